@@ -69,15 +69,21 @@ class TypedCall:
 
 @asynccontextmanager
 async def typed_call(
-    url: str, greeting: str, *, speaks: bool, instructions: str | None = None
+    url: str,
+    greeting: str,
+    *,
+    speaks: bool,
+    instructions: str | None = None,
+    agent: str | None = None,
 ) -> AsyncIterator[TypedCall]:
     """A call in which the agent has said its greeting. speaks: whether it answers aloud.
 
-    instructions: in place of the served agent's.
+    instructions: in place of the served agent's. agent: of several, by name.
 
     Raises: ClientError: there is no server, or it refuses the call.
     """
-    connection = await RealtimeConnection.open(url, key=own_key(url), extras={})
+    extras = {"agent": agent} if agent else {}
+    connection = await RealtimeConnection.open(url, key=own_key(url), extras=extras)
     try:
         session = {"type": "realtime", "output_modalities": ["audio" if speaks else "text"]}
         if instructions is not None:

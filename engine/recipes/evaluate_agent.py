@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..types import EngineError
 from .measuring.evaluation import Evaluation, Figure
@@ -58,6 +59,25 @@ def told(figure: Figure) -> str:
     return f"{line}  {side} {figure.bar:.2f} {'holds' if figure.holds else 'MISSED'}"
 
 
+def kept(figures: list[Figure], evaluation: Evaluation) -> dict[str, list[dict[str, Any]]]:
+    """What a file of results holds: the figures, and each reply."""
+    return {
+        "figures": [dataclasses.asdict(figure) | {"holds": figure.holds} for figure in figures],
+        "replies": [
+            {
+                "kind": case.kind,
+                "caller": case.messages[-1]["content"],
+                "reply": case.reply,
+                "gold": case.gold,
+                "words": case.words,
+                "tool": case.tool,
+                "prompt": case.messages[0]["content"],
+            }
+            for case in evaluation.replies
+        ],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the embedded agent.")
     parser.add_argument("--model", type=Path, default=EMBEDDED_AGENT)
@@ -79,7 +99,9 @@ def main() -> None:
         parser.error(f"--calls: expected 1 or more, found {given.calls}")
     try:
         n_calls = given.calls or (40 if given.quick else 200)
-        served = ServedAgent(given.model, given.draft, given.adapter) if given.served else None
+        served = None
+        if given.served:
+            served = ServedAgent(given.model, given.draft, given.adapter).reply
         evaluation = Evaluation(given.model, given.data, n_calls, given.seed, given.adapter, served)
     except (FileNotFoundError, EngineError) as error:
         sys.exit(f"evaluate_agent: {error}")
@@ -89,28 +111,7 @@ def main() -> None:
         figures.append(figure)
         print(told(figure), flush=True)
     if given.json:
-        given.json.write_text(
-            json.dumps(
-                {
-                    "figures": [
-                        dataclasses.asdict(figure) | {"holds": figure.holds} for figure in figures
-                    ],
-                    "replies": [
-                        {
-                            "kind": c.kind,
-                            "caller": c.messages[-1]["content"],
-                            "reply": c.reply,
-                            "gold": c.gold,
-                            "words": c.words,
-                            "tool": c.tool,
-                            "prompt": c.messages[0]["content"],
-                        }
-                        for c in evaluation.replies
-                    ],
-                },
-                indent=1,
-            )
-        )
+        given.json.write_text(json.dumps(kept(figures, evaluation), indent=1))
     if given.check and not all(figure.holds for figure in figures):
         sys.exit(1)
 

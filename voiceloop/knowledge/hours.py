@@ -12,15 +12,23 @@ from voiceloop.knowledge.words import EMPTY, stem, stems_of, words_of
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 DAY = rf"(?:{'|'.join(DAYS)})"
-SPAN = re.compile(rf"({DAY})s?(?:\s*(?:to|through|until|-|–)\s*({DAY})s?)?|every day|daily", re.I)
-TIME = r"(?:\d{1,2}(?::\d\d)?\s?(?:[ap]\.?m\.?)|noon|midnight|half past \w+)"
+SPAN = re.compile(
+    rf"({DAY})s?(?:\s*(?:to|through|until|-|–)\s*({DAY})s?)?|every day|daily|weekdays|weekends?",
+    re.I,
+)
+IN_WORDS = (
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+    r"(?: (?:fifteen|thirty|forty five))? (?:in the (?:morning|afternoon|evening)|at night)"
+)
+TIME = rf"(?:\d{{1,2}}(?::\d\d)?\s?(?:[ap]\.?m\.?)|noon|midnight|half past \w+|{IN_WORDS})"
 HOURS = re.compile(
-    rf"(?:from )?{TIME} (?:to|until|till|-|–) {TIME}|between {TIME} and {TIME}", re.I
+    rf"(?:from )?({TIME})\s?(?:to|until|till|-|–)\s?({TIME})|between {TIME} and {TIME}", re.I
 )
 ALWAYS = re.compile(r"\b(?:any hour|around the clock|24 hours|day and night)\b", re.I)
 CLOSED = re.compile(r"\b(?:closed|rests?|not open|no .{1,12} on)\b", re.I)
-CLOSED_BEHIND = re.compile(r"\b(?:closed|rests?|not open)\s*(?:[.,;]|$)", re.I)  # "Sundays closed"
+CLOSED_BEHIND = re.compile(r"\b(?:closed|rests?|not open)\s*(?:and\b|[.,;]|$)", re.I)  # its day
 EXCEPT = re.compile(r"\b(?:except|but not)\b", re.I)  # before a day
+DASH = re.compile(r"\s?[-–]\s?")
 BEGINS = re.compile("from |between ", re.I)
 IS_OPEN = re.compile(r"(?:we(?: a|')re )?open\b", re.I)
 OPEN = frozenset("open opens opening close closes closed closing hours".split())
@@ -48,6 +56,8 @@ def opening_hours(words: list[str], sentences: Sequence[str]) -> str | None:
     """
     days = [word.removesuffix("'s").rstrip("s") for word in words]
     day = next((one for one in days if one in DAYS), None)
+    if "did" in words or "close to" in " ".join(words):  # founded, or near
+        return None
     asked = set(words) & OPEN or (day is not None and set(words) & {"work", "there", "come"})
     if not sentences or not asked:
         return None
@@ -92,19 +102,24 @@ def hours_on(day: str, text: str) -> str | None:
         if day not in _days_of(span):
             continue
         is_timed = HOURS.search(text, span.end(), ends[index]) is not None
-        follows = index and text[begins[index] : span.start()].strip() in ("and", "to", ",")
-        is_left_out = any(one.search(text, begins[index], span.start()) for one in (CLOSED, EXCEPT))
-        if is_left_out or not is_timed and (
+        before = text[begins[index] : span.start()]
+        follows = index and before.strip() in ("and", "to", ",")
+        is_left_out = any(one.search(before) for one in (CLOSED, EXCEPT))
+        is_of_last = index and CLOSED_BEHIND.search(before + span[0])
+        if is_left_out and not is_of_last or not is_timed and (
             follows and CLOSED.search(text, begins[index - 1], spans[index - 1].start())
-            or CLOSED_BEHIND.search(text, span.end(), ends[index])
         ):  # fmt: skip
             return None
         # Behind the day, else of those that follow in the same list, else before the first.
-        hours = next(
-            (one for at in range(index, len(spans))
-             if (one := HOURS.search(text, spans[at].end(), ends[at]))), None
-        ) or HOURS.search(text)  # fmt: skip
-        found = hours[0].rstrip(".") if hours is not None else ""
+        hours = HOURS.search(text)
+        for behind in (text[spans[at].end() : ends[at]] for at in range(index, len(spans))):
+            timed, closed = HOURS.search(behind), CLOSED_BEHIND.search(behind)
+            if closed and not (timed and timed.start() < closed.start()):
+                return None
+            if timed:
+                hours = timed
+                break
+        found = DASH.sub(" to ", hours[0].rstrip(".")) if hours is not None else ""
         found = f"from {found}" if found[:1].isalnum() and not BEGINS.match(found) else found
     return found
 
@@ -122,7 +137,8 @@ def _nearness(day: str | None, sentence: str) -> int:
 
 def _days_of(span: re.Match[str]) -> tuple[str, ...]:
     if span[1] is None:
-        return DAYS
+        kind = span[0].lower().rstrip("s")
+        return DAYS[:5] if kind == "weekday" else DAYS[5:] if kind == "weekend" else DAYS
     first = DAYS.index(span[1].lower())
     last = DAYS.index(span[2].lower()) if span[2] else first
     return DAYS[first : last + 1] if first <= last else DAYS[first:] + DAYS[: last + 1]

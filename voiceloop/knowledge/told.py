@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 
-from voiceloop.knowledge.hours import DAY, TIME, opening_hours, tells_hours
+from voiceloop.knowledge.hours import DAY, DAYS, OPEN, TIME, opening_hours, tells_hours
 from voiceloop.knowledge.passages import SENTENCE_END
 from voiceloop.knowledge.words import EMPTY, stem, stems_of, words_of
 
@@ -24,8 +24,16 @@ LEAST_SHARE = 0.6
 MAX_QUESTION_WORDS = 16  # a longer turn is a story, and the model's
 MAX_TOLD = 3  # values of a tool's result
 DONT_KNOW = "I'm sorry, I don't know that. What else can I do for you?"
+DONT_HAVE = "I'm sorry, as far as I know we don't have any. What else can I do for you?"
+MAX_LISTED = 7  # things of a list that is read out
 
-PRICE = re.compile(r"[$€£] ?\d+(?:\.\d+)?|\d+(?:\.\d+)? (?:dollars?|euros?|cents?|pounds?)\b", re.I)
+PRICE = re.compile(
+    r"[$€£] ?\d+(?:\.\d+)?|\d+(?:\.\d+)? (?:dollars?|euros?|cents?|pounds?)\b(?: \d\d\b)?", re.I
+)
+# Where one thing of a list of prices ends.
+NEXT_ENTRY = re.compile(r"[,;]\s+(?:and )?|(?:(?<=\d)|(?<=\))|(?<=dollars))\s+and |\s+and (?=an? )")
+LIST_HEAD = re.compile(r"^(?:we (?:sell|serve|offer|have|rent))\s+", re.I)
+LINE = re.compile(r"(?:^|\n)\s*[-*•]\s+|\n\s*\n")  # of a list: it need not end in a mark
 COSTS = re.compile(rf"{PRICE.pattern}|\bfree\b|\bno charge\b", re.I)
 # What tells the agent how to be and what to do, and no caller anything.
 ORDER = re.compile(
@@ -44,7 +52,14 @@ ASKS = frozenset(
 DOUBTS = frozenset("do does can could is are have".split())  # lead to a yes or a no
 REQUESTS = frozenset("can could would will may should".split())  # to do something, perhaps
 # Begin a turn without being of it.
-LEADS = frozenset("and so but well okay ok um uh hi hello hey please also then yes no".split())
+LEADS = frozenset(
+    "and so but well okay ok um uh er oh hi hello hey please also then yes yeah no right alright "
+    "actually wait stop sorry thanks great".split()
+)
+FILLERS = frozenset("uh um er".split())
+WONDERS = re.compile(
+    r"(?:i(?:'d| would) like to know|i want(?:ed)? to (?:ask|know)|i wonder)( if| whether)? "
+)
 COST = frozenset("cost costs price prices charge charges fee fees pay expensive dollars".split())
 PLACE = frozenset("where where's address located location".split())
 OF_PLACE = re.compile(
@@ -57,37 +72,63 @@ PAYS_BY = re.compile(
 )
 IS_PAID = re.compile(r"\b(?:pay|payment|accept|take)\b", re.I)
 # Asked of what there is: a sentence that names it need not say so.
-OFFERS = frozenset("sell sells offer offers give gives rent teach make buy have got".split())
+OFFERS = frozenset("sell sells offer offers serve give gives rent teach make buy have got".split())
 SELLS = re.compile(rf"\b(?:you|they) (?:also |still )?(?:{'|'.join(sorted(OFFERS))})\b")
-# Such a question asks for all that there is.
-ALL_OF_IT = frozenset("services products things menu offer sell else courses prices".split())
+IS_OFFERED = re.compile(
+    r"\b(?:do|have) you (?:have|got|sell|offer|serve|do)\b|\b(?:is|are) there (?:an?|any)\b"
+)
+# Such a question asks for all that there is; it is made of these words.
+ALL_OF_IT = frozenset(
+    "services products things menu offer sell serve else courses prices options order list".split()
+)
+HEADS_LIST = re.compile(r"(?:on )?(?:the |our )?(?:menu|services|we (?:sell|offer|serve))\b", re.I)
+# Of what was said in the call, or of today: the model has read it, and the rules have not.
+OF_CALL = re.compile(
+    r"\b(?:again|total|(?:my|the) (?:number|order|name|bill|booking)|what (?:did|have) (?:i|you)|"
+    r"what was|(?:what|how) about|(?:what|which) (?:place|business|company)|i reach|"
+    r"(?:can|could) we (?:do|make|say|change))\b"
+)
+OF_TODAY = re.compile(r"\b(?:today|tonight|tomorrow|now)\b")
+IS_TODAY = re.compile(rf"\b(?:today is|it is|it's) ({DAY})\b", re.I)
 # How a question begins, and what an answer to it has in it.
 LASTS = r"\b(?:minute|hour|day|week|month|year|evening)s?\b"
 KINDS = tuple(
     (re.compile(rf"\b(?:{asked})\b"), re.compile(answer))
     for asked, answer in (
-        ("how long|how fast|how soon|how quickly", LASTS),
+        ("how long|how fast|how soon|how quickly", rf"{LASTS}|\bsince \d"),
         ("how far ahead|how far in advance|how early", LASTS),
         ("how often", r"\b(?:every|once|twice|times|daily|weekly|a (?:day|week|month|year))\b"),
         ("how old|what age|which age", r"\b(?:age|ages|aged|years?|old)\b"),
         ("how far", r"\b(?:miles?|kilomet\w+|km|minutes?|far)\b"),
-        ("who|who's", r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b"),
-        ("when|what time|which day|what day", rf"(?i:{DAY}|{TIME})|\d(?:st|nd|rd|th)\b|{LASTS}"),
+        (
+            "who|who's|'s name",
+            r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b|^[A-Z]\w+ (?:owns|is|runs)\b",
+        ),
+        (
+            "when|what time|which day|what day",
+            rf"(?i:{DAY}|{TIME})|\d(?:st|nd|rd|th)\b|{LASTS}|\b\d{{4}}\b",
+        ),
     )
 )
 # What a question does with the thing that it is about; an answer says it in other words.
 ASIDE = frozenset(
     "happens happen mean bring use keep leave stay pay send see try start lend borrow".split()
 )
-OF_KINDS = frozenset("fast soon quickly often age".split())
+OF_KINDS = frozenset("fast soon quickly often age nam".split())
+OF_ALL = ALL_OF_IT | frozenset(
+    "what what's which is are do can could have got get you i we there on the my me read tell your "
+    "please available for to".split()
+)
 # Who orders wants the thing, and is not to be read its price.
 ORDERS = re.compile(
     r"(?:can|could|may|might) (?:i|we) (?:(?:please|also|just) )*(?:have|get|order) "
     r"(?:an?|the|one|two|three|four|another|some)\b"
 )
+STEMS_OF_HAVING = frozenset(map(stem, ("have", "got")))
+STEMS_OF_HOURS = frozenset(map(stem, (*DAYS, *OPEN)))
 TALK = frozenset(
     "hear help repeat mean understand speak talk person human robot real name wait moment sorry "
-    "question ask order book appointment call".split()
+    "question ask order book appointment call table reservation".split()
 )
 
 
@@ -103,13 +144,16 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The facts of one text. known: stems of all its words; own: of what the agent is of."""
+    """The facts of one text. known: stems of all its words; own: of what the agent is of;
+    days: today and tomorrow, where it says which they are; has_times: besides its hours."""
 
     name: str
     facts: tuple[Fact, ...]
     hours: tuple[str, ...]
     known: frozenset[str]
     own: frozenset[str]
+    days: dict[str, str]
+    has_times: bool
 
     def weight(self, stem: str) -> float:
         """How much a word of a question tells: the fewer sentences have it, the more."""
@@ -129,32 +173,48 @@ class Told:
 def told_by(instructions: str) -> Told:
     """Return what these instructions say."""
     facts: list[Fact] = []
-    for sentence in SENTENCE_END.split(TITLE.sub(r"\1 ", " ".join(instructions.split()))):
+    lines = (TITLE.sub(r"\1 ", " ".join(line.split())) for line in LINE.split(instructions))
+    sentences = [one for line in lines for one in SENTENCE_END.split(line) if one]
+    for sentence in sentences:
         if IDENTITY.match(sentence) or ORDER.match(sentence) and not OF_PLACE.search(sentence):
             continue
         n_prices = len(PRICE.findall(sentence))
         facts.append(Fact(sentence, stems_of(sentence), is_list=n_prices > 1))
-        if n_prices > 2:
-            facts += _entries(sentence)
+        entries = _entries(sentence)
+        is_list = n_prices == len(entries) and (n_prices == 2 or ": " in sentence)
+        if n_prices > 2 or is_list and all(map(_is_short, entries)):
+            facts += entries
+    days = {}
+    if today := IS_TODAY.search(instructions):
+        at = DAYS.index(today[1].lower())
+        days = {"today": DAYS[at], "tomorrow": DAYS[(at + 1) % len(DAYS)]}
     hours = tuple(fact.text for fact in facts if not fact.is_list and tells_hours(fact.text))
     name = NAME.search(instructions)
-    first = stems_of(SENTENCE_END.split(" ".join(instructions.split()))[0])
-    return Told(name[1] if name else "", tuple(facts), hours, stems_of(instructions), first)
+    first, known = stems_of(sentences[0] if sentences else ""), stems_of(instructions)
+    return Told(
+        name[1] if name else "", tuple(facts), hours, known | (STEMS_OF_HOURS if hours else set()),
+        first, days, any(re.search(TIME, one.text, re.I) for one in facts if one.text not in hours),
+    )  # fmt: skip
 
 
 def _entries(sentence: str) -> list[Fact]:
     """Each thing of a list with its price, as a sentence."""
     found = []
-    head, colon, rest = sentence.partition(": ")
-    for piece in re.split(r"[,;]\s+(?:and )?|\s+and (?=an? )", rest if colon else sentence):
+    _, colon, rest = sentence.partition(": ")
+    for piece in NEXT_ENTRY.split(rest if colon and not PRICE.match(rest) else sentence):
         if (price := PRICE.search(piece)) is None:
             continue
-        thing = re.sub(r"\b(?:is|are|costs?|at|for)\s*$", "", piece[: price.start()]).strip(" ,-")
-        behind = piece[price.end() :].rstrip(" .")
+        thing = re.sub(r"\b(?:is|are|costs?|at|for)\s*$", "", piece[: price.start()]).strip(" ,-:(")
+        thing, behind = LIST_HEAD.sub("", thing), piece[price.end() :].strip(" .)")
         if thing:
-            text = f"{thing[0].upper()}{thing[1:]}: {price[0]}{behind}."
+            text = f"{thing[0].upper()}{thing[1:]}: {price[0]}{behind and ' '}{behind}."
             found.append(Fact(text, stems_of(thing), is_price=True))
     return found
+
+
+def _is_short(entry: Fact) -> bool:
+    """Whether it is a thing, and no clause that holds a price."""
+    return len(entry.text.partition(": ")[0].split()) <= 3
 
 
 def quoted(
@@ -177,6 +237,7 @@ def quoted(
     if "name" in words and "your" in words and told.name:
         return f"I'm {told.name}."
     wanted = frozenset(map(stem, (word for word in words if word not in EMPTY)))
+    words = [told.days.get(word, word) for word in words]
     for found in (
         opening_hours(words, told.hours), _of_price(words, told), _of_place(words, wanted, told),
         _of_payment(words, told),
@@ -196,29 +257,42 @@ def quoted(
     if (best := _of_subject(words, wanted, told)) is not None:
         is_of_tools = 0 < len(wanted & of_tools) >= len(wanted & best.stems)
         return None if is_of_tools else best.text
-    if knows_all and told.facts and is_unknown(words, wanted, known):
+    is_of_today = told.has_times and OF_TODAY.search(question.lower()) is not None
+    if is_of_today or not (knows_all and told.facts and is_unknown(words, wanted, known)):
+        return None
+    is_listed = any(fact.is_list or fact.is_price for fact in told.facts)
+    if is_listed and words[0] in ("what", "which") and set(words) & {"have", "got", "there"}:
+        return None  # "what cakes do you have": it knows which these are
+    if not is_listed or IS_OFFERED.search(" ".join(words)) is None:
         return DONT_KNOW
-    return None
+    return DONT_HAVE if words[0] in DOUBTS else None
 
 
 def question_words(question: str) -> list[str]:
     """Return its words without what leads in to it; none where it is no question, an order, or
     long.
     """
-    words = words_of(question)
+    said = [word for word in words_of(WONDERS.sub(_asked, question.lower())) if word not in FILLERS]
+    words = [word for word, before in zip(said, ["", *said], strict=False) if word != before]
+    led = set()
     while words and words[0] in LEADS:
-        del words[0]
+        led.add(words.pop(0))
     if ORDERS.match(" ".join(words)):
         return []
-    is_question = bool(words) and (words[0] in ASKS or question.rstrip().endswith("?"))
+    is_marked = "and" not in led and question.rstrip().endswith("?")  # else of what was said last
+    is_question = bool(words) and (words[0] in ASKS or is_marked or asks_price(words))
     return words if is_question and len(words) <= MAX_QUESTION_WORDS else []
+
+
+def _asked(wonders: re.Match[str]) -> str:
+    return "is " if wonders[1] else "what is "
 
 
 def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | None:
     """The sentence that has what the question turns on, and what its kind of answer has."""
     text = " ".join(words)
-    if words[0] in ("what", "which") and wanted and wanted <= set(map(stem, ALL_OF_IT)):
-        return next((fact for fact in told.facts if fact.is_list), None)
+    if is_of_all(words):
+        return _list_of(told, with_prices="prices" in words)
     kind = kind_of(words)
     wanted = wanted - OF_KINDS if kind else wanted
     if "how long" in text:
@@ -229,12 +303,15 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
         fact
         for fact in told.facts
         if (kind is None or kind.search(fact.text))
-        and (not offers or fact.is_price or verbs & fact.stems)
+        and (not offers or fact.is_price or verbs & fact.stems or verbs <= STEMS_OF_HAVING)
+        and not ("did" in words and fact.text in told.hours)
     ]
     if kind is not None and not wanted and len(fitting) == 1:
         return fitting[0]
     is_doubt = words[0] in DOUBTS
-    for fact in sorted(fitting, key=lambda fact: (-told.share(wanted, fact), fact.is_price)):
+    for fact in sorted(
+        fitting, key=lambda one: (-told.share(wanted, one), one.is_list, one.is_price)
+    ):
         share = told.share(wanted - {stem(word) for word in OFFERS}, fact)
         is_whole = share > 0.99 and (len(wanted) > 1 or is_doubt)
         if share < LEAST_SHARE:
@@ -242,6 +319,26 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
         if is_whole or not (fact.is_list or fact.is_price):
             return replace(fact, text=f"Yes. {fact.text}") if fact.is_price else fact
     return None
+
+
+def is_of_all(words: list[str]) -> bool:
+    """Whether it asks for all that there is: "what do you have", "can you list the menu"."""
+    is_asked = words[0] in ("what", "which", "what's") or "menu" in words
+    anchors = set(words) & (ALL_OF_IT | {"have", "got", "get"})
+    if words[0] != "is" and anchors & {"menu", "options"}:
+        return True
+    return bool(is_asked and anchors) and set(words) <= OF_ALL
+
+
+def _list_of(told: Told, with_prices: bool) -> Fact | None:
+    """Return the things of the lists of prices by name, else the sentence that lists them."""
+    whole = next((one for one in told.facts if one.is_list or HEADS_LIST.match(one.text)), None)
+    things = [one.text.partition(": ")[0] for one in told.facts if one.is_price]
+    if with_prices or len(things) < 2:
+        return whole
+    named = [one[0].lower() + one[1:] if one[1:2].islower() else one for one in things[:MAX_LISTED]]
+    last = "more" if len(things) > MAX_LISTED else named.pop()
+    return Fact(f"We have {', '.join(named)} and {last}.", frozenset())
 
 
 def kind_of(words: list[str]) -> re.Pattern[str] | None:
@@ -256,11 +353,13 @@ def is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) 
     things = wanted - verbs - OF_KINDS
     if words[0] in REQUESTS and words[1:2] not in (["you"], ["i"], ["we"]):
         return False
-    if not things or things & stems_of(" ".join(TALK)):
+    if words[0] not in ASKS or OF_CALL.search(" ".join(words)):
+        return False
+    if things <= STEMS_OF_COST or things & stems_of(" ".join(TALK)):
         return False
     # Of what is offered only the things count, unless nobody said that any is sold.
     return not things & known or bool(
-        verbs - {"hav", "got"} and not verbs & known and wanted & verbs
+        verbs - STEMS_OF_HAVING and not verbs & known and wanted & verbs
     )
 
 

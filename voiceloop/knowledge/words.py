@@ -16,8 +16,13 @@ EMPTY = frozenset(
     "some all every each one ones please thanks thank just also still really again now get "
     "got go going goes come comes need want like tell know say let take takes long much many "
     "often far old time day kind sort don't doesn't isn't aren't can't okay ok hi hello hey "
-    "um uh well yes ma'am sir ahead".split()
+    "um uh er well yes ma'am sir ahead guys".split()
 )
+# By stem: what callers say and authors write for one thing.
+SAME = {
+    "kid": "children", "child": "children", "outsid": "outdoor", "pet": "dog", "film": "mov",
+    "run": "own", "manag": "own", "begin": "start",
+}  # fmt: skip
 
 
 def words_of(text: str) -> list[str]:
@@ -37,6 +42,7 @@ def stem(word: str) -> str:
     for ending in (
         "ering",
         "ered",
+        "ery",
         "ments",
         "ment",
         "ings",
@@ -52,5 +58,7 @@ def stem(word: str) -> str:
         "y",
     ):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)].rstrip("e")
-    return word
+            word = word[: -len(ending)].rstrip("e")
+            break
+    word = word[:-1] if word[-1:] == word[-2:-1] else word  # cancelled
+    return SAME.get(word, word)

@@ -13,8 +13,8 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
-from voiceloop.agent import AgentConfig
-from voiceloop.backends import ToolCall
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import Tool, ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.reply import answers
 from voiceloop.slots.form import Form
@@ -32,7 +32,8 @@ class Heard:
 
     form: where the slots stand behind these words. approved: the agent's answers, made ready.
     consent: to the call's recording. quotable: instructions whose sentences may be said word for
-    word; "": none. tools: of the agent's, by name, those that the session may call.
+    word; "": none. tools: of the agent's, by name, those that the session may call; offered: all of
+    both.
     """
 
     turn: str
@@ -43,6 +44,7 @@ class Heard:
     consent: Consent = NO_CONSENT
     quotable: str = ""
     tools: frozenset[str] = frozenset()
+    offered: tuple[AgentTool | Tool, ...] = ()
 
 
 class SaidWithCall(NamedTuple):

@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
-from voiceloop.agent import AgentConfig, AgentSlot
-from voiceloop.backends import ToolCall
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
+from voiceloop.backends import Tool, ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.excerpts import said_of
 from voiceloop.knowledge.passages import Passage
@@ -27,7 +27,7 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.agent_hooks import AgentHooks, as_hit
 from voiceloop.reply.answerers import FixedAnswer, Heard, SaidWithCall, answerers
-from voiceloop.reply.answers.quote import of_tools
+from voiceloop.reply.answers.quote import words_of_tools
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.slots.form import Filled, Form, Forms, SlotState, exchanges
 from voiceloop.slots.form import notes_of as slot_notes_of
@@ -91,7 +91,7 @@ class Prepared:
         form, quotable = self._form(turn)[1], self._quotable(effort)
         heard = Heard(
             turn, pieces, self._agent, form, self._approved, self._consent, quotable,
-            self._callable if quotable else frozenset(),
+            self._callable if quotable else frozenset(), self._offered,
         )  # fmt: skip
         for table, answerer in self._answerers.items():
             said = answerer.answer(heard)
@@ -117,7 +117,7 @@ class Prepared:
         """
         if found is None:
             return None
-        said = said_of(turn, found, quotable, of_tools(self._agent))
+        said = said_of(turn, found, quotable, words_of_tools(self._offered))
         return FixedAnswer(said, "quote") if said else None
 
     async def ask_before(self, hooks: AgentHooks, words: str, turn_id: str | None) -> None:
@@ -146,6 +146,13 @@ class Prepared:
             return None
         lines = [line_of(each.text, _asked(each.call)) for each in calls]
         return FixedAnswer(" ".join(map(str, lines)), "quote") if all(lines) else None
+
+    @property
+    def _offered(self) -> tuple[AgentTool | Tool, ...]:
+        """Return the agent's tools, and those that the client brought: its model has both."""
+        own = {tool.name for tool in self._agent.tools}
+        brought = (tool for tool in self._protocol.settings.tools if tool.name not in own)
+        return *self._agent.tools, *brought
 
     @property
     def _callable(self) -> frozenset[str]:

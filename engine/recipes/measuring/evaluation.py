@@ -22,14 +22,13 @@ from engine.text.text import Text
 from ..conversations.call import Call
 from ..conversations.calls import generate_call
 from ..conversations.dialogues import as_messages, data_directory
-from ..conversations.plain_questions import BUSINESSES, read_questions
+from ..conversations.plain_questions import BUSINESSES, Questions, read_questions
 from ..conversations.skills.talk import off_topic_question
 from ..model.chat_format import CALL_OPEN
 from ..model.decoding import generate_replies, load_agent
 from ..training.corpus import Corpus
 from . import measures
-from .plain_answers import ask
-from .served_agent import ServedAgent
+from .plain_answers import Answer, Reply, ask
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -75,7 +74,7 @@ class Evaluation:
         n_calls: int,
         seed: int,
         adapter: Path | None = None,
-        served: ServedAgent | None = None,
+        served: Reply | None = None,
     ) -> None:
         """served: what replies in the place of the weights alone."""
         self.model, self.encoder = load_agent(folder, adapter)
@@ -104,7 +103,7 @@ class Evaluation:
         self.replies += cases
         if self._served is not None:
             for case in cases:
-                case.reply = self._served.reply(case.messages, case.tools)
+                case.reply = self._served(case.messages, case.tools)
             return cases
         prompts = [
             self.encoder.tokenizer.encode(
@@ -268,7 +267,7 @@ class Evaluation:
         """Typed questions to the shipped cafe; and to two other businesses, in one call each."""
         good: dict[str, list[bool]] = {}
         for business in BUSINESSES:
-            answers = ask(read_questions(business), self._reply_to)
+            answers = self.plain_answers(read_questions(business))
             good[business] = [answer.is_good for answer in answers]
             for answer in answers:
                 if not answer.is_good:
@@ -281,8 +280,10 @@ class Evaluation:
             Figure("another business by its agent file", mean(other), 0.80, cases=len(other)),
         ]
 
-    def _reply_to(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
-        return self.answer([Case(list(messages), tools, "plain")])[0].reply
+    def plain_answers(self, questions: Questions) -> list[Answer]:
+        return ask(
+            questions, lambda said, tools: self.answer([Case([*said], tools, "plain")])[0].reply
+        )
 
     def degenerate(self) -> list[Figure]:
         """Over every reply generated so far."""

@@ -115,3 +115,26 @@ async def test_a_day_that_a_question_names_is_looked_up_though_the_tool_lists_no
     (called,) = caller.of("response.function_call_arguments.done")
     assert json.loads(called.event["arguments"]) == {"day": "monday"}
     assert caller.of("response.output_text.done")[-1].event["text"] == "Monday: 9 am."
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ([], "I'm sorry, I don't know that. What else can I do for you?"),
+        (
+            [{"type": "function", "name": "track", "description": "State of a parcel."}],
+            "The model speaks.",
+        ),
+    ],
+)
+async def test_a_clients_tool_may_know_what_the_instructions_do_not(
+    clock: Clock, tools: list[dict[str, object]], said: str
+) -> None:
+    backends, _ = models()
+    told = AgentConfig(instructions="We are in Kirk Street.", quote="always")
+    async with Caller(clock, backends, told) as caller:
+        caller.send("session.update", session={"type": "realtime", "tools": tools})
+        caller.send("conversation.item.create", item=typed("Where is the parcel?"))
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+    assert caller.transcript() == said

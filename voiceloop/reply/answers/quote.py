@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.agent import AgentTool
+from voiceloop.backends import Tool
 from voiceloop.knowledge.hours import DAYS
 from voiceloop.knowledge.lookups import Lookup, asked_of, is_priced
 from voiceloop.knowledge.told import quoted
@@ -21,20 +22,16 @@ def answer(heard: Heard) -> SaidWithCall | str | None:
         arguments = json.dumps({lookup.parameter: value}, ensure_ascii=False)
         return SaidWithCall("", lookup.tool, arguments)
     agent = heard.agent
-    priced = [one for one in agent.tools if is_priced(_about(one))]
-    others = [one for one in agent.tools if one not in priced]
+    priced = [one for one in heard.offered if is_priced(_about(one))]
+    others = [one for one in heard.offered if one not in priced]
     return quoted(
-        heard.turn, heard.quotable, _words_of(others), prices=_words_of(priced),
+        heard.turn, heard.quotable, words_of_tools(others), prices=words_of_tools(priced),
         knows_all=not agent.knowledge, knows_prices=all(_choice(one)[1] for one in priced),
     )  # fmt: skip
 
 
-def of_tools(agent: AgentConfig) -> str:
-    """Return what the agent's tools are for, as far as words tell."""
-    return _words_of(agent.tools)
-
-
-def _words_of(tools: Iterable[AgentTool]) -> str:
+def words_of_tools(tools: Iterable[AgentTool | Tool]) -> str:
+    """Return what the tools are for, as far as words tell."""
     return " ".join(f"{_about(one)} {' '.join(_choice(one)[1])}" for one in tools)
 
 
@@ -47,11 +44,11 @@ def _lookups(heard: Heard) -> Iterator[Lookup]:
             yield Lookup(tool.name, parameter, values, f"{_about(tool)} {parameter}")
 
 
-def _about(tool: AgentTool) -> str:
+def _about(tool: AgentTool | Tool) -> str:
     return f"{tool.name.replace('_', ' ')} {tool.description}"
 
 
-def _choice(tool: AgentTool) -> tuple[str, tuple[str, ...]]:
+def _choice(tool: AgentTool | Tool) -> tuple[str, tuple[str, ...]]:
     """The one parameter that it needs, and what it may be: the entries of the tool's result, or the
     texts that its schema names; of a day, those of the week.
     """
@@ -59,9 +56,10 @@ def _choice(tool: AgentTool) -> tuple[str, tuple[str, ...]]:
     if not isinstance(properties, dict) or not isinstance(required, list) or len(required) != 1:
         return "", ()
     parameter = str(required[0])
-    if tool.known and next(iter(properties), "") == parameter:
-        return parameter, tuple(name for name in tool.known if name != "*")
+    known = tool.known if isinstance(tool, AgentTool) else {}
+    if known and next(iter(properties), "") == parameter:
+        return parameter, tuple(name for name in known if name != "*")
     schema = properties.get(parameter)
-    known = DAYS if parameter == "day" else ()
-    named = schema.get("enum", known) if isinstance(schema, dict) else ()
+    week = DAYS if parameter == "day" else ()
+    named = schema.get("enum", week) if isinstance(schema, dict) else ()
     return parameter, tuple(name for name in named if isinstance(name, str))
