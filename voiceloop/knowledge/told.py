@@ -58,7 +58,8 @@ LEADS = frozenset(
 )
 FILLERS = frozenset("uh um er".split())
 WONDERS = re.compile(
-    r"(?:i(?:'d| would) like to know|i want(?:ed)? to (?:ask|know)|i wonder)( if| whether)? "
+    r"\b(?:i(?:'d| would) like to know|i want(?:ed)? to (?:ask|know)|i(?: was|'m)? wonder(?:ing)?|"
+    r"(?:(?:can|could) you )?tell me|do you know)( if| whether)? "
 )
 COST = frozenset("cost costs price prices charge charges fee fees pay expensive dollars".split())
 PLACE = frozenset("where where's address located location".split())
@@ -260,7 +261,7 @@ def quoted(
     is_of_today = told.has_times and OF_TODAY.search(question.lower()) is not None
     if is_of_today or not (knows_all and told.facts and is_unknown(words, wanted, known)):
         return None
-    is_listed = any(fact.is_list or fact.is_price for fact in told.facts)
+    is_listed = any(one.is_list or HEADS_LIST.match(one.text) for one in told.facts)
     if is_listed and words[0] in ("what", "which") and set(words) & {"have", "got", "there"}:
         return None  # "what cakes do you have": it knows which these are
     if not is_listed or IS_OFFERED.search(" ".join(words)) is None:

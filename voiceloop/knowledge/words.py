@@ -43,6 +43,8 @@ def stem(word: str) -> str:
         "ering",
         "ered",
         "ery",
+        "ations",
+        "ation",
         "ments",
         "ment",
         "ings",

@@ -99,7 +99,8 @@ def test_what_is_asked_in_other_words_than_it_is_told(asked: str, said: str) -> 
 CINEMA = (
     "You are Ina at the Globe, a cinema.\n- Opening hours: on weekdays ten in the morning-four "
     "fifteen in the afternoon, weekends closed\n- Menu: popcorn - $4, iced tea - 3 dollars 50\n- "
-    "Films: The Well at 8 pm\n- Children sit in front\n- It is Friday.\n- In business since 1961"
+    "Films: The Well at 8 pm\n- Children sit in front\n- It is Friday.\n- In business since 1961\n- "
+    "Cancellation is free until noon"
 )
 
 
@@ -108,6 +109,10 @@ CINEMA = (
     [
         ("i'd like to know the hours on monday", "On Monday we're open from ten in the morning to "
             "four fifteen in the afternoon."),
+        ("i was wondering if you're open on sunday", "No, we're closed on Sunday."),
+        ("Could you tell me where kids sit?", "Children sit in front"),
+        ("Tell me a joke.", DONT_KNOW),
+        ("Do you know who won the game?", DONT_KNOW),
         ("right but are you guys open tomorrow", "No, we're closed on Saturday."),
         ("and the uh iced tea how much is is it", "Iced tea: 3 dollars 50."),
         ("stop can you read me the menu", "We have popcorn and iced tea."),
@@ -117,6 +122,7 @@ CINEMA = (
         ("is there a noodle bowl", DONT_HAVE),
         ("How long have you been in business?", "In business since 1961"),
         ("where do kids sit", "Children sit in front"),
+        ("can i cancel", "Cancellation is free until noon"),
         ("who is the president of france", DONT_KNOW),
         # The model's: of the call, of tonight, of a kind of things, of what was asked before.
         ("What was the number?", None),

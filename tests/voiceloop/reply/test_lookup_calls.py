@@ -13,6 +13,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backen
 from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ChatMessage
+from voiceloop.knowledge.told import DONT_KNOW
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -119,13 +120,8 @@ async def test_a_day_that_a_question_names_is_looked_up_though_the_tool_lists_no
 
 @pytest.mark.parametrize(
     ("tools", "said"),
-    [
-        ([], "I'm sorry, I don't know that. What else can I do for you?"),
-        (
-            [{"type": "function", "name": "track", "description": "State of a parcel."}],
-            "The model speaks.",
-        ),
-    ],
+    [([], DONT_KNOW), ([{"type": "function", "name": "track"}], "The model speaks.")],
+    ids=["nobody's", "a client's"],
 )
 async def test_a_clients_tool_may_know_what_the_instructions_do_not(
     clock: Clock, tools: list[dict[str, object]], said: str
@@ -134,7 +130,7 @@ async def test_a_clients_tool_may_know_what_the_instructions_do_not(
     told = AgentConfig(instructions="We are in Kirk Street.", quote="always")
     async with Caller(clock, backends, told) as caller:
         caller.send("session.update", session={"type": "realtime", "tools": tools})
-        caller.send("conversation.item.create", item=typed("Where is the parcel?"))
+        caller.send("conversation.item.create", item=typed("How do I track it?"))
         caller.send("response.create")
         await caller.wait_for("response.done")
     assert caller.transcript() == said
