@@ -99,8 +99,8 @@ def test_what_is_asked_in_other_words_than_it_is_told(asked: str, said: str) -> 
 CINEMA = (
     "You are Ina at the Globe, a cinema.\n- Opening hours: on weekdays ten in the morning-four "
     "fifteen in the afternoon, weekends closed\n- Menu: popcorn - $4, iced tea - 3 dollars 50\n- "
-    "Films: The Well at 8 pm\n- Children sit in front\n- It is Friday.\n- In business since 1961\n- "
-    "Cancellation is free until noon"
+    "Films: The Well at 8 pm\n- Children sit in front\n- It is Friday.\n- In business since 1961\n"
+    "- Cancellation is free until noon"
 )
 
 
