@@ -119,7 +119,9 @@ class Chunker:
                 match.group(1), match.group(2), following[0], next_word and next_word.group()
             )
             if decision is None:
-                if len(following) <= MAX_TOKEN_CHARS:
+                # One that ends with the first clause's mark opens no phrase.
+                is_last = self._n_clauses == 0 and _FIRST_END.match(self._text, match.end())
+                if not is_last and len(following) <= MAX_TOKEN_CHARS:
                     return
                 decision = False
             self._scanned = match.end()

@@ -78,6 +78,9 @@ def test_the_first_clause_is_given_with_its_mark_a_later_one_once_a_word_follows
     assert [c.text for c in chunker.feed("Sure,")] == ["Sure,"]
     assert chunker.feed(" one latte, please. ") == []
     assert [c.text for c in chunker.feed("A")] == [" one latte, please. "]
+    longer = Chunker()
+    assert longer.feed("That sounds like a great idea") == []
+    assert [c.text for c in longer.feed("!")] == ["That sounds like a great idea!"]
 
 
 def test_flush_gives_the_complete_words_and_keeps_the_last():
