@@ -65,20 +65,19 @@ class StagedTurn:
 
 @dataclass(slots=True)
 class PreemptiveReply:
-    """One attempt at a reply made ahead, on a fork taken when the staged turn is resident."""
+    """One attempt at a reply made ahead, on a fork of the staged turn taken for its first step."""
 
     attempt: int
     prompt: list[int]
     n_cut: int  # of what is staged: the rest, and a tail, is the prompt
     reply: Reply
-    staged: list[int] = field(default_factory=list)  # what it was made to, once it has begun
+    staged: list[int]  # what it is made to
     sequence: Sequence | None = None
     is_active: bool = True
     draft: list[int] = field(default_factory=list)  # another engine's, not yet told of
 
     def start(self, staged: Sequence) -> Sequence:
         """Fork what is staged, as far as the prompt begins with it."""
-        self.staged = list(staged.tokens)
         self.sequence = staged.fork()
         self.sequence.truncate(len(self.staged) - self.n_cut)
         self.sequence.tokens = list(self.prompt)
@@ -198,7 +197,8 @@ class Branch:
         reply.proposals = _said_in(self.preemptive, reply)
         self._drop_preemptive()
         attempt = next(self._attempt_numbers)
-        self.preemptive = PreemptiveReply(attempt, prompt, n_cut, reply)
+        staged = list(self.sequence.tokens)
+        self.preemptive = PreemptiveReply(attempt, prompt, n_cut, reply, staged)
         return attempt
 
     def verify(self, attempt: int, tokens: Tokens[int]) -> None:

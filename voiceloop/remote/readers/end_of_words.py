@@ -175,6 +175,7 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
     def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         """Draft with models that make the same tokens alone."""
         assert isinstance(self._answering, DraftedBranch)
+        self._held = None
         self._answering.draft(attempt, tail, params)
 
     def verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
