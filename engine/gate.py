@@ -19,7 +19,7 @@ from typing import Any
 
 from .engine import Engine
 from .load.description import served_by
-from .quality import BF16, FP32, Format, Load, Quality, Reference, answers, spoken
+from .quality import BF16, FP32, Format, Quality, Reference, answers, spoken
 from .text.tool_calls import MalformedToolCall, ParsedCall, ToolCallParser
 from .types import EngineConfig, SamplingParams, TemplateError
 
@@ -59,23 +59,18 @@ def run(model: Path, one: Format, base: EngineConfig, *, exact: bool, tell: Tell
         return Engine.load(model, form.config(base))
 
     with TemporaryDirectory() as folder:
-        return _compared(load, one, Path(folder), exact=exact, tell=tell)
-
-
-def _compared(load: Load, one: Format, folder: Path, *, exact: bool, tell: Tell) -> Verdict:
-    engine = load(BF16)
-    tell(f"{BF16.name}: answering {len(_asked()['callers'])} callers, and calling")
-    reference = Reference(engine, spoken(engine, list(_prompts(engine))), folder)
-    expected = _calls(engine)
-    of_fp32 = None
-    if exact:
+        engine = load(BF16)
+        tell(f"{BF16.name}: answering {len(_asked()['callers'])} callers, and calling")
+        reference = Reference(engine, spoken(engine, list(_prompts(engine))), Path(folder))
+        expected, of_fp32 = _calls(engine), None
+        if exact:
+            del engine
+            engine = load(FP32)
+            of_fp32 = reference.compare(engine).top1_agreement
         del engine
-        engine = load(FP32)
-        of_fp32 = reference.compare(engine).top1_agreement
-    del engine
-    engine = load(one)
-    tell(f"{one.name}: reading the same, and calling")
-    quality, found = reference.compare(engine), _calls(engine)
+        engine = load(one)
+        tell(f"{one.name}: reading the same, and calling")
+        quality, found = reference.compare(engine), _calls(engine)
     n_same = sum(a == b for a, b in zip(expected, found, strict=True))
     return Verdict(served_by(engine)["layers"], quality, len(expected), n_same, of_fp32)
 

@@ -7,7 +7,7 @@ and what follows from it, is for who asks: `voiceloop models gate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,9 +175,6 @@ class Reference:
             kl_nats=kl / self.n_places,
             top1_agreement=n_agreed / self.n_places,
         )
-
-
-Load = Callable[[Format], Engine]
 
 
 def spoken(engine: Engine, prompts: Tokens[list[int]]) -> list[Passage]:

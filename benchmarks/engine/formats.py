@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 
 from engine.engine import Engine
 from engine.load.description import describe
-from engine.quality import BF16, Format, Load, Passage, Quality, Reference
+from engine.quality import BF16, Format, Passage, Quality, Reference
 
+Load = Callable[[Format], Engine]
 Passages = Callable[[Engine], Iterable[Passage]]
 
 

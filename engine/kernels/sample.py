@@ -125,11 +125,6 @@ def _share_of(
     return tl.sum(tl.exp(logits - best), 0) / total
 
 
-def _share_reference(logits: Tensor, ids: Tensor) -> Tensor:
-    """The same of one row's logits [vocab]."""
-    return logits.softmax(-1)[ids].sum()
-
-
 @triton.jit
 def _survey(
     logits_ptr, owners_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
@@ -435,7 +430,7 @@ def sample(
         logits, draws.owners, draws.temperature, draws.top_k, draws.top_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
         # A thread of 16 warps may have 128 registers, too few for these doubles.
-        CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 8},
+        CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options,
     )  # fmt: skip
     _draw[(rows, n_chunks)](
         logits, draws.owners, draws.offsets, draws.temperature, draws.seed, draws.index,
@@ -461,7 +456,7 @@ def sample_reference(
         adjust_reference(logits, draws.owners, asked)
     for row, owner in enumerate(draws.owners.tolist()):
         if owner == STAGED and ends is not None:
-            ends.probability[row] = _share_reference(logits[row], ends.ids)
+            ends.probability[row] = logits[row].softmax(-1)[ends.ids].sum()
         if owner < 0:
             continue
         params = SamplingParams(

@@ -185,21 +185,18 @@ class GgufFile:
 
     def text(self, key: str) -> str | None:
         """A text of the metadata; None where there is none. Raises: CheckpointError."""
-        found: str | None = self._typed(key, str, "a text")
+        found: str | None = _of_type(self.metadata, key, str, "a text", self.path)
         return found
 
     def integer(self, key: str) -> int | None:
         """An integer of the metadata; None where there is none. Raises: CheckpointError."""
-        found: int | None = self._typed(key, int, "an integer")
+        found: int | None = _of_type(self.metadata, key, int, "an integer", self.path)
         return found
 
     def number(self, key: str) -> float | None:
         """A number of the metadata; None where there is none. Raises: CheckpointError."""
-        found: float | None = self._typed(key, (int, float), "a number")
+        found: float | None = _of_type(self.metadata, key, (int, float), "a number", self.path)
         return found
-
-    def _typed(self, key: str, kind: Any, expected: str) -> Any:
-        return _of_type(self.metadata, key, kind, expected, self.path)
 
     def _places(
         self, cursor: _Cursor, n_tensors: int, metadata: dict[str, Any], part: int

@@ -123,6 +123,10 @@ class _Fields:
             raise CheckpointError(f"{self.path}: expected an integer at {key!r}, found {value!r}")
         return int(value)
 
+    def number_or(self, key: str, default: float) -> float:
+        """The default is not looked at."""
+        return float(self.number(key)) if key in self.values else default
+
     def integer_or_zero(self, key: str) -> int:
         """0 also where there is none."""
         return self.integer(key) if self.values.get(key) else 0
@@ -166,10 +170,11 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
     n_layers = fields.integer("num_hidden_layers")
     n_kv_heads = fields.integer("num_key_value_heads", n_heads)
     head_dim = fields.integer("head_dim", hidden // n_heads)
-    if n_layers > MAX_LAYERS or fields.integer("max_position_embeddings", 2048) > MAX_POSITIONS:
+    context_length = fields.integer("max_position_embeddings", 2048)
+    if n_layers > MAX_LAYERS or context_length > MAX_POSITIONS:
         raise CheckpointError(
             f"{path}: expected at most {MAX_LAYERS} layers and {MAX_POSITIONS} positions, found "
-            f"{n_layers} and {fields.integer('max_position_embeddings', 2048)}"
+            f"{n_layers} and {context_length}"
         )
     if n_heads % n_kv_heads or head_dim % 2 or head_dim > MAX_HEAD_DIM:
         raise CheckpointError(
@@ -197,7 +202,7 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         norm_eps=float(fields.number("rms_norm_eps", 1e-6)),
-        context_length=fields.integer("max_position_embeddings", 2048),
+        context_length=context_length,
         rope=rope,
         layer_ropes=_layer_ropes(fields, own, rope, windows),
         windows=windows,
@@ -212,13 +217,9 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
         activation=family.activation,
         embedding_scale=float(own.number("embedding_multiplier", by_root)),
         residual_scale=float(own.number("residual_multiplier", 1.0)),
-        attention_scale=float(own.number("attention_multiplier"))
-        if "attention_multiplier" in own.values
-        else attention,
+        attention_scale=own.number_or("attention_multiplier", attention),
         logit_scale=1.0 / own.number("logits_scaling", 1.0),
-        logit_cap=float(own.number("final_logit_softcapping"))
-        if "final_logit_softcapping" in own.values
-        else 0.0,
+        logit_cap=own.number_or("final_logit_softcapping", 0.0),
         eos_ids=eos_ids,
         quantization=values.get("quantization_config") or {},
     )

@@ -37,6 +37,8 @@ MAX_REMEMBERED_BYTES = 64 * 1024 * 1024
 MOST_CHARACTERS_A_TOKEN = 16
 
 TEMPLATE_FILE = "chat_template.jinja"
+# What Python raises for an expression of a template that does not suit its operands.
+MISFITS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 NO_TOKEN = -1  # where a checkpoint has no end-of-turn token
 
@@ -147,27 +149,18 @@ class Text:
         if not self.template_source:
             raise TemplateError("expected a chat template in the model folder, found none")
         try:
-            found = list(tools) or None
+            offered = list(tools) or None
             return self._template.render(
                 messages=self._calls.fitted(messages, tools),
-                tools=found,
-                xml_tools=found,  # SmolLM3's name for them
+                tools=offered,
+                xml_tools=offered,  # SmolLM3's name for them
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=False,  # a caller cannot wait for hidden reasoning
                 **self._spelled,
             )
-        except (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:  # what Python raises for an expression that does not suit its operands
-            raise TemplateError(
-                f"expected messages the chat template takes, found: {error}"
-            ) from None
+        except (jinja2.TemplateError, *MISFITS) as error:
+            found = f"expected messages the chat template takes, found: {error}"
+            raise TemplateError(found) from None
 
     def encode_chat(
         self,

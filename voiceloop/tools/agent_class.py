@@ -133,7 +133,7 @@ class AgentClass:
     async def start(self) -> None:
         """Idempotent. Raises: ConfigError: the class is not there."""
         async with self._lock:
-            if self._process is not None and self._process.returncode is None:
+            if self._takes_orders():
                 return
             self._close_orders()  # to one that has died
             ours, theirs = socket.socketpair()
@@ -158,6 +158,15 @@ class AgentClass:
             problem = told[1:].decode("utf-8", "replace") or "its process ended"
             await self.close()
             raise ConfigError(f"python: expected the class {self.spec!r}, found: {problem}")
+
+    def _takes_orders(self) -> bool:
+        """Whether its process is there. That it ended is told by its socket before its code is."""
+        if self._process is None or self._process.returncode is not None or self._orders is None:
+            return False
+        try:
+            return self._orders.recv(1, socket.MSG_PEEK) != b""
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
 
     def open(self, caller: Caller) -> None:
         """A call begins: its methods may run until its `end`."""
