@@ -3,6 +3,7 @@
 import { fetchAgent, limitsLine, modelsLine } from "./agent.js";
 import { Call } from "./call.js";
 import { Captions } from "./captions.js";
+import { keyHeaders } from "./connection.js";
 import { explainStages, showTurns } from "./figures.js";
 import { Settings } from "./settings.js";
 import { download, transcriptText } from "./transcript.js";
@@ -102,6 +103,25 @@ function suggestion(text) {
   const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
   button.addEventListener("click", () => say(text));
   return button;
+}
+
+/** A sentence in the voice that is chosen. */
+async function playSample() {
+  const context = new AudioContext();
+  const headers = { "content-type": "application/json", ...keyHeaders(settings.get("key")) };
+  const asked = { input: "Hello, this is how I sound.", response_format: "wav", voice: settings.get("voice") || undefined };
+  try {
+    const answer = await fetch("/v1/audio/speech", { method: "POST", headers, body: JSON.stringify(asked) });
+    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+    const buffer = await context.decodeAudioData(await answer.arrayBuffer());
+    const source = new AudioBufferSourceNode(context, { buffer });
+    source.connect(context.destination);
+    source.addEventListener("ended", () => context.close());
+    source.start();
+  } catch (error) {
+    await context.close();
+    status(`The voice cannot be heard: ${error.message}`, true);
+  }
 }
 
 /** Open the settings at the key. `wrong`: what is wrong with the one that stands there. */
@@ -222,6 +242,7 @@ byId("stop").addEventListener("click", ({ detail }) => {
   if (detail === 0) byId("start").focus();
 });
 byId("mute").addEventListener("click", toggleMute);
+byId("sample").addEventListener("click", playSample);
 byId("download").addEventListener("click", () => {
   const day = startedAt.toISOString().slice(0, 16).replace(":", "");
   download(`call-${day}.txt`, transcriptText(agent.name, startedAt, captions.asTranscript()));

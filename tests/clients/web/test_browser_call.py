@@ -179,6 +179,12 @@ REPORTS = """new Promise((done) => {
 })"""
 
 
+# The voice's sample came, and is sound.
+SAMPLED = """performance.getEntriesByType("resource")
+  .some(({ name, responseStatus }) => name.endsWith("/v1/audio/speech") && responseStatus === 200)
+  && !document.getElementById("status").classList.contains("alarm")"""
+
+
 @pytest.mark.parametrize("transport", ["websocket", "webrtc"])
 async def test_push_to_talk_by_the_space_bar(tmp_path: Path, transport: str) -> None:
     wav = microphone(tmp_path / "caller.wav", ["1_hours"] * 6)
@@ -186,6 +192,8 @@ async def test_push_to_talk_by_the_space_bar(tmp_path: Path, transport: str) -> 
         await page.evaluate(LATE_SETTINGS)
         await page.evaluate(COUNT_ENDED)
         await page.evaluate("document.querySelector('#settings-card').open = true")
+        await page.evaluate("document.getElementById('sample').click()")
+        await page.until(SAMPLED)
         await page.evaluate("document.querySelector('[value=push-to-talk]').click()")
         await pictures(page, "settings")
         await page.evaluate("document.getElementById('start').click()")
