@@ -162,7 +162,7 @@ def _import_aiortc() -> None:
     try:
         import voiceloop.doors.webrtc.peer  # noqa: F401
     except ImportError as error:
-        log.info("WebRTC is not here: %s", error)
+        log.info("browsers call over a WebSocket: WebRTC wants voiceloop[webrtc] (%s)", error)
     else:
         if is_available():
             return
