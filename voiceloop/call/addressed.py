@@ -11,47 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from voiceloop.backends import LANGUAGE
 from voiceloop.slots.numbers import FILLERS
 
-# Who is called so stands in the room with the caller. Only over the agent: "thanks, dear" is said
-# to agents, too.
-NAMES = frozenset(
-    "honey hun sweetie sweetheart darling dear baby babe buddy kiddo kids mom mommy mum mummy mama "
-    "dad daddy papa grandma grandpa".split()
-)
-# Before such a word they are talked of ("it's for my dad", "extra honey"), not called.
-TALKED_OF = frozenset(
-    "a an the my our your his her their its this that for to with without of from and or by at in "
-    "on about like is are was be no some any more extra much many call called name named".split()
-)
-# Behind a call at the beginning: "mom, I'm on the phone", but not "mom is ill", "kids menu".
-CALLED_TO = frozenset(
-    "i i'm i'll not no wait stop come go can could would will do don't did please look listen what "
-    "where who are you it's that's just one give ask put get turn leave be".split()
-)
-# Said to somebody who does not hear the call. What an agent may be told as well ("leave it at the
-# door", "tell her I called") is not among it.
-ASIDE = re.compile(
-    r"\b(?:(?:i'm|i am|we're|we are) (?:still )?(?:on the (?:phone|telephone)|on a call)|"
-    r"(?:i'm|i am) talking to (?:someone|somebody)|(?:i'll|i will) be right (?:there|over)|"
-    r"ask your (?:mother|father|mom|mum|dad|sister|brother)\b.*)(?= |$)"
-)
-# Behind it: "with the bank", "right now, honey". Whoever says more there has a wish of their own
-# ("I'll be right there, what's the address?").
-BEHIND_ASIDE = NAMES | frozenset("now right please okay ok in a second minute moment".split())
-LONGEST_WITH = 4
-# An answer to a question of the agent's, unless it is said over the agent.
-OVER_AGENT = re.compile(r"\bnot (?:right )?now\b|^(?:\w+ )?come here\b")
-LONGEST_ASIDE = 10  # words: who says more to somebody else has put the telephone down
-# All that stands beside a request to wait: nothing of its own, or what the caller goes to do.
-SOFTENERS = (
-    FILLERS
-    | NAMES
-    | frozenset(
-        "a an the for me please ok okay sure alright sorry oh no yes yeah can could would you "
-        "second seconds sec minute minutes moment so there just give and".split()
-    )
-)
 # What the caller goes to do, of their own: "I need to find my card", but not "can I get a large
 # one", "I think it's Tuesday", "I want to check my balance", which are for the agent.
 FETCHES = re.compile(
@@ -61,13 +23,20 @@ FETCHES = re.compile(
     r"a pen|a pencil|some paper|something to write)\b(?: \w+){0,2}|"
     r"(?:think|look|check|see)(?: quick| quickly)?)$"
 )
+LONGEST_ASIDE = 10  # words: who says more to somebody else has put the telephone down
+LONGEST_WITH = 4  # "on the phone with the bank"
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The words of another language than English. hold, stop, backchannels: as of `BargeIn`, where
-    the agent's file leaves them as they are; softeners: beside a request to wait. names, talked_of:
-    as NAMES and TALKED_OF; aside, over_agent: as ASIDE and OVER_AGENT.
+    """The words of a language. hold, stop, backchannels: added to those of `BargeIn` where the
+    agent's file leaves them as they are. softeners: all that stands beside a request to wait, or
+    behind an aside; who says more has a wish of their own ("I'll be right there, what's the
+    address?"). names: who is called so stands in the room with the caller, over the agent only, for
+    "thanks, dear" is said to agents, too. talked_of: before such a word they are talked of ("it's
+    for my dad"). aside: said to somebody who does not hear the call; what an agent may be told as
+    well ("leave it at the door") is not among it. over_agent: an aside, but in silence an answer to
+    the agent. called_to: behind a call at the beginning ("mom, I'm on the phone", not "kids menu").
     """
 
     hold: tuple[str, ...]
@@ -78,9 +47,38 @@ class Wording:
     talked_of: frozenset[str]
     aside: re.Pattern[str]
     over_agent: re.Pattern[str]
+    called_to: frozenset[str] = frozenset()
 
 
+ENGLISH = Wording(
+    (), (), frozenset(),
+    FILLERS
+    | frozenset(
+        "a an the for me please ok okay sure alright sorry oh no yes yeah can could would you "
+        "second seconds sec minute minutes moment so there just give and now right in".split()
+    ),
+    frozenset(
+        "honey hun sweetie sweetheart darling dear baby babe buddy kiddo kids mom mommy mum mummy "
+        "mama dad daddy papa grandma grandpa".split()
+    ),
+    frozenset(
+        "a an the my our your his her their its this that for to with without of from and or by at "
+        "in on about like is are was be no some any more extra much many call called name "
+        "named".split()
+    ),
+    re.compile(
+        r"\b(?:(?:i'm|i am|we're|we are) (?:still )?(?:on the (?:phone|telephone)|on a call)|"
+        r"(?:i'm|i am) talking to (?:someone|somebody)|(?:i'll|i will) be right (?:there|over)|"
+        r"ask your (?:mother|father|mom|mum|dad|sister|brother)\b.*)(?= |$)"
+    ),
+    re.compile(r"\bnot (?:right )?now\b|^(?:\w+ )?come here\b"),
+    frozenset(
+        "i i'm i'll not no wait stop come go can could would will do don't did please look listen "
+        "what where who are you it's that's just one give ask put get turn leave be".split()
+    ),
+)  # fmt: skip
 WORDINGS: Mapping[str, Wording] = {
+    "en": ENGLISH,
     "de": Wording(
         ("moment", "augenblick", "warte", "warten sie", "sekunde", "minute", "bleiben sie dran"),
         ("stopp", "stop", "halt", "warte", "warten sie", "entschuldigung"),
@@ -135,8 +133,8 @@ WORDINGS: Mapping[str, Wording] = {
 
 
 def wording_of(language: str) -> Wording | None:
-    """Return the words of a language beside English; None: English, or nobody knows them."""
-    return WORDINGS.get(language.partition("-")[0].lower())
+    """Return the words of a language; None: nobody knows them."""
+    return WORDINGS.get(language.partition("-")[0].lower() or LANGUAGE)
 
 
 # "Shall I wait?" has the agent wait.
@@ -144,7 +142,7 @@ AGENT_WAITS = re.compile(r"\b(?:me to|i|we) (?:wait|hold)\b")
 
 
 def asks_to_wait(
-    words: Sequence[str], hold_words: Sequence[str], wording: Wording | None = None
+    words: Sequence[str], hold_words: Sequence[str], wording: Wording | None = ENGLISH
 ) -> bool:
     """Whether these words (small letters) are a request to wait and hardly more."""
     said = " ".join(words)
@@ -155,8 +153,8 @@ def asks_to_wait(
     beside = f" {said if fetches is None else said[: fetches.start()]} "
     for phrase in sorted(asked, key=len, reverse=True):
         beside = beside.replace(f" {phrase} ", " ")
-    softeners = SOFTENERS if wording is None else wording.softeners | wording.names
-    return softeners.issuperset(beside.split())
+    known = wording or ENGLISH
+    return (known.softeners | known.names).issuperset(beside.split())
 
 
 def offers_to_wait(said: str, hold_words: Sequence[str]) -> bool:
@@ -167,31 +165,23 @@ def offers_to_wait(said: str, hold_words: Sequence[str]) -> bool:
     return is_asked and line.endswith("?") and AGENT_WAITS.search(words) is None
 
 
-def is_aside(words: Sequence[str], *, over_agent: bool, wording: Wording | None = None) -> bool:
+def is_aside(words: Sequence[str], *, over_agent: bool, wording: Wording | None = ENGLISH) -> bool:
     """Whether the words (small letters) show that somebody else is spoken to."""
     said = [word for word in words if word not in FILLERS]
-    if not said or len(said) > LONGEST_ASIDE:
+    if wording is None or not said or len(said) > LONGEST_ASIDE:
         return False
     line = " ".join(said)
-    if wording is not None:
-        calls = len(said) > 1 and said[-1] in wording.names and said[-2] not in wording.talked_of
-        if over_agent and (calls or wording.over_agent.search(line) is not None):
-            return True
-        found = wording.aside.search(line)
-        behind = line[found.end() :].split() if found is not None else []
-        return found is not None and (wording.names | wording.softeners).issuperset(behind)
-    calls = _calls_somebody(said) or OVER_AGENT.search(line) is not None
-    if over_agent and calls:
+    if over_agent and (_calls_somebody(said, wording) or wording.over_agent.search(line)):
         return True
-    if (aside := ASIDE.search(line)) is None:
+    if (aside := wording.aside.search(line)) is None:
         return False
     behind = line[aside.end() :].split()
     is_with = behind[:1] == ["with"] and len(behind) <= LONGEST_WITH
-    return is_with or BEHIND_ASIDE.issuperset(behind)
+    return is_with or (wording.softeners | wording.names).issuperset(behind)
 
 
-def _calls_somebody(said: Sequence[str]) -> bool:
+def _calls_somebody(said: Sequence[str], wording: Wording) -> bool:
     if len(said) < 2:  # an answer as well: "adults or kids?"
         return False
-    begins = said[0] in NAMES and said[1] in CALLED_TO
-    return begins or (said[-1] in NAMES and said[-2] not in TALKED_OF)
+    begins = said[0] in wording.names and said[1] in wording.called_to
+    return begins or (said[-1] in wording.names and said[-2] not in wording.talked_of)

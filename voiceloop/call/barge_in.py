@@ -22,7 +22,7 @@ from statistics import median
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.backends import is_english, normalize
+from voiceloop.backends import normalize
 from voiceloop.call.addressed import (
     Wording,
     asks_to_wait,
@@ -84,7 +84,7 @@ class BargeInJudge:
     _backchannel_words: frozenset[str] = field(init=False)
     _stop_words: tuple[str, ...] = field(init=False)
     _hold_words: tuple[str, ...] = field(init=False)
-    _wording: Wording | None = field(init=False)  # of another language than English
+    _wording: Wording | None = field(init=False)
 
     def __post_init__(self) -> None:
         """A file may write them as its language does ("Einen Moment")."""
@@ -224,12 +224,7 @@ class BargeInJudge:
             return False
         waits_for = [words for words in self._hold_words if words not in self._stop_words]
         may_be = not is_over and asks_to_wait(self.words, waits_for, self._wording)
-        return may_be or self._is_aside(self.words, over_agent=True)
-
-    def _is_aside(self, words: tuple[str, ...], *, over_agent: bool) -> bool:
-        """Whether the words are an aside, in a language whose asides are known."""
-        is_known = self._wording is not None or is_english(self.language)
-        return is_known and is_aside(words, over_agent=over_agent, wording=self._wording)
+        return may_be or is_aside(self.words, over_agent=True, wording=self._wording)
 
     def asks_to_wait(self, words: Iterable[str], agent_said: str = "") -> bool:
         """Whether a turn of these words is left unanswered: the agent is to wait, or somebody else
@@ -238,7 +233,8 @@ class BargeInJudge:
         said = _normalized(words)
         is_asked = asks_to_wait(said, self._hold_words, self._wording)
         is_asked = is_asked and not offers_to_wait(agent_said, self._hold_words)
-        return is_asked or (bool(self._hold_words) and self._is_aside(said, over_agent=False))
+        is_aside_said = is_aside(said, over_agent=False, wording=self._wording)
+        return is_asked or (bool(self._hold_words) and is_aside_said)
 
     def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()
