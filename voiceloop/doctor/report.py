@@ -156,7 +156,8 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
     if n_problems:
         console.print(f"[red]{n_problems} problem{'s' if n_problems > 1 else ''} found[/]")
     else:
-        console.print("[green]all is well[/]: try voiceloop demo")
+        command = "serve" if config.agent or config.llm_url else "demo"
+        console.print(f"[green]all is well[/]: try voiceloop {command}")
     return 1 if n_problems else 0
 
 
