@@ -26,6 +26,8 @@ LETTER_NAMES = {
 }  # fmt: skip
 # "B as in Bravo", "b for boy", "b like boy": the word behind says the letter again.
 EXPLAINS = (("as", "in"), ("is", "in"), ("as",), ("for",), ("like",))
+# One letter that is explained is spelled, asked for or not.
+EXPLAINED = re.compile(r"\b([a-z]) (?:(?:as|is) in|for) \1\w+|\b[a-z] as in$")
 BESIDE = FILLERS | frozenset(
     "and then dash hyphen capital uppercase lowercase small letter".split()
 )

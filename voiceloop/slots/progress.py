@@ -12,7 +12,7 @@ from enum import Enum
 
 from voiceloop.slots.dates import CENTURIES, MONTHS, date_in
 from voiceloop.slots.email import EMAIL_AT, EMAIL_SIGNS, NO_HOST, signs_of
-from voiceloop.slots.letters import letters_at_end
+from voiceloop.slots.letters import EXPLAINED, letters_at_end
 from voiceloop.slots.numbers import (
     BEFORE_A_ONE,
     BREAKS_OFF,
@@ -144,7 +144,8 @@ def _is_year(words: Sequence[str], run: DigitRun) -> bool:
 
 def _spelling(words: Sequence[str], *, is_asked: bool) -> Progress | None:
     letters = letters_at_end(words)
-    if not is_asked and (len(letters) < LEAST_RUN or letters.isdecimal()):
+    is_short = len(letters) < LEAST_RUN and not (letters and EXPLAINED.search(" ".join(words)))
+    if not is_asked and (is_short or letters.isdecimal()):
         return None
     said_whole = len(letters) >= 2 and any(word == letters for word in words)
     if said_whole:

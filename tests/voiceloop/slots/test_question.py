@@ -169,6 +169,10 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
         (NAME, "b as in boy", "spelling under_way"),
         (NAME, "my name is victor", "spelling plausible"),
         (None, "a as in apple n a as in", "spelling under_way"),
+        (None, "my name is l for london", "spelling under_way"),
+        (None, "b as in", "spelling under_way"),
+        (None, "do you have a for rent sign", None),
+        (None, "plan b is in place", None),
         (None, "i am at the hotel", None),
         # what is corrected within the turn
         (PHONE, "four one five no", "number under_way"),
