@@ -76,7 +76,8 @@ IS_PAID = re.compile(r"\b(?:pay|payment|accept|take)\b", re.I)
 OFFERS = frozenset("sell sells offer offers serve give gives rent teach make buy have got".split())
 SELLS = re.compile(rf"\b(?:you|they) (?:also |still )?(?:{'|'.join(sorted(OFFERS))})\b")
 IS_OFFERED = re.compile(
-    r"\b(?:do|have) you (?:have|got|sell|offer|serve|do)\b|\b(?:is|are) there (?:an?|any)\b"
+    r"\b(?:do|have) you (?:have|got|sell|offer|serve|do)\b|\b(?:is|are) there (?:an?|any)\b|"
+    r"^(?:what|which) .*\b(?:have|got|there)\b"
 )
 # Such a question asks for all that there is; it is made of these words.
 ALL_OF_IT = frozenset(
@@ -103,11 +104,11 @@ KINDS = tuple(
         ("how far", r"\b(?:miles?|kilomet\w+|km|minutes?|far)\b"),
         (
             "who|who's|'s name",
-            r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b|^[A-Z]\w+ (?:owns|is|runs)\b",
+            r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b|^[A-Z]\w+ (?:owns|is)\b",
         ),
         (
             "when|what time|which day|what day",
-            rf"(?i:{DAY}|{TIME})|\d(?:st|nd|rd|th)\b|{LASTS}|\b\d{{4}}\b",
+            rf"(?i:{DAY}|{TIME})|\d(?:st|nd|rd|th|\d\d\d)\b|{LASTS}",
         ),
     )
 )
@@ -125,6 +126,7 @@ ORDERS = re.compile(
     r"(?:can|could|may|might) (?:i|we) (?:(?:please|also|just) )*(?:have|get|order) "
     r"(?:an?|the|one|two|three|four|another|some)\b"
 )
+STEMS_OF_ALL = frozenset(map(stem, OF_ALL))
 STEMS_OF_HAVING = frozenset(map(stem, ("have", "got")))
 STEMS_OF_HOURS = frozenset(map(stem, (*DAYS, *OPEN)))
 TALK = frozenset(
@@ -145,8 +147,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The facts of one text. known: stems of all its words; own: of what the agent is of;
-    days: today and tomorrow, where it says which they are; has_times: besides its hours."""
+    """The facts of one text. known: stems of all its words; own: of what the agent is of.
+
+    days: today and tomorrow, where it says which they are; has_times: besides its hours.
+    """
 
     name: str
     facts: tuple[Fact, ...]
@@ -261,12 +265,10 @@ def quoted(
     is_of_today = told.has_times and OF_TODAY.search(question.lower()) is not None
     if is_of_today or not (knows_all and told.facts and is_unknown(words, wanted, known)):
         return None
-    is_listed = any(one.is_list or HEADS_LIST.match(one.text) for one in told.facts)
-    if is_listed and words[0] in ("what", "which") and set(words) & {"have", "got", "there"}:
-        return None  # "what cakes do you have": it knows which these are
-    if not is_listed or IS_OFFERED.search(" ".join(words)) is None:
-        return DONT_KNOW
-    return DONT_HAVE if words[0] in DOUBTS else None
+    if any(one.is_list or HEADS_LIST.match(one.text) for one in told.facts):
+        if IS_OFFERED.search(" ".join(words)):  # "what cakes do you have" is the model's
+            return DONT_HAVE if words[0] in DOUBTS else None
+    return DONT_KNOW
 
 
 def question_words(question: str) -> list[str]:
@@ -281,7 +283,7 @@ def question_words(question: str) -> list[str]:
     if ORDERS.match(" ".join(words)):
         return []
     is_marked = "and" not in led and question.rstrip().endswith("?")  # else of what was said last
-    is_question = bool(words) and (words[0] in ASKS or is_marked or asks_price(words))
+    is_question = bool(words) and (words[0] in ASKS or is_marked or "how much" in " ".join(words))
     return words if is_question and len(words) <= MAX_QUESTION_WORDS else []
 
 
@@ -292,7 +294,7 @@ def _asked(wonders: re.Match[str]) -> str:
 def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | None:
     """The sentence that has what the question turns on, and what its kind of answer has."""
     text = " ".join(words)
-    if is_of_all(words):
+    if is_of_all(words, wanted & told.known):
         return _list_of(told, with_prices="prices" in words)
     kind = kind_of(words)
     wanted = wanted - OF_KINDS if kind else wanted
@@ -322,13 +324,15 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
     return None
 
 
-def is_of_all(words: list[str]) -> bool:
-    """Whether it asks for all that there is: "what do you have", "can you list the menu"."""
-    is_asked = words[0] in ("what", "which", "what's") or "menu" in words
+def is_of_all(words: list[str], named: frozenset[str]) -> bool:
+    """Whether it asks for all that there is: "what do you have", "can you list the menu".
+
+    named: what it names that the agent was told of.
+    """
+    if {"menu", "options"} & set(words):
+        return words[0] != "is" and named <= STEMS_OF_ALL
     anchors = set(words) & (ALL_OF_IT | {"have", "got", "get"})
-    if words[0] != "is" and anchors & {"menu", "options"}:
-        return True
-    return bool(is_asked and anchors) and set(words) <= OF_ALL
+    return words[0] in ("what", "which", "what's") and bool(anchors) and set(words) <= OF_ALL
 
 
 def _list_of(told: Told, with_prices: bool) -> Fact | None:
