@@ -126,6 +126,9 @@ ORDERS = re.compile(
     r"(?:can|could|may|might) (?:i|we) (?:(?:please|also|just) )*(?:have|get|order) "
     r"(?:an?|the|one|two|three|four|another|some)\b"
 )
+FOLLOWS = re.compile(
+    r"(?:(?:what|how) about|and(?= the | an? )) (?:the |an? )?(\S+(?: \S+){,3})", re.I
+)
 STEMS_OF_ALL = frozenset(map(stem, OF_ALL))
 STEMS_OF_HAVING = frozenset(map(stem, ("have", "got")))
 STEMS_OF_HOURS = frozenset(map(stem, (*DAYS, *OPEN)))
@@ -271,6 +274,15 @@ def quoted(
     return DONT_KNOW
 
 
+def whole_question(turn: str, before: str) -> str:
+    """Return "and the other?" as the price question that it is behind one; any other turn as it is.
+
+    before: what the caller said last.
+    """
+    asked = FOLLOWS.fullmatch(turn.strip(" ?.")) if asks_price(question_words(before)) else None
+    return f"how much is the {asked[1]}" if asked is not None else turn
+
+
 def question_words(question: str) -> list[str]:
     """Return its words without what leads in to it; none where it is no question, an order, or
     long.
@@ -370,7 +382,7 @@ def is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) 
 
 def asks_price(words: list[str]) -> bool:
     text = " ".join(words)
-    costs = set(words) & COST - ({"pay"} if words[0] != "what" else set())  # "can I pay by card"
+    costs = set(words) & COST - ({"pay"} if words[:1] != ["what"] else set())  # "can I pay by card"
     return bool(costs) or ("how much" in text and "how much time" not in text)
 
 

@@ -33,7 +33,7 @@ class Heard:
     form: where the slots stand behind these words. approved: the agent's answers, made ready.
     consent: to the call's recording. quotable: instructions whose sentences may be said word for
     word; "": none. tools: of the agent's, by name, those that the session may call; offered: all of
-    both.
+    both. before: what the caller said last.
     """
 
     turn: str
@@ -45,6 +45,7 @@ class Heard:
     quotable: str = ""
     tools: frozenset[str] = frozenset()
     offered: tuple[AgentTool | Tool, ...] = ()
+    before: str = ""
 
 
 class SaidWithCall(NamedTuple):

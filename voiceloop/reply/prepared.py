@@ -92,6 +92,7 @@ class Prepared:
         heard = Heard(
             turn, pieces, self._agent, form, self._approved, self._consent, quotable,
             self._callable if quotable else frozenset(), self._offered,
+            self._before(turn) if quotable else "",
         )  # fmt: skip
         for table, answerer in self._answerers.items():
             said = answerer.answer(heard)
@@ -146,6 +147,11 @@ class Prepared:
             return None
         lines = [line_of(each.text, _asked(each.call)) for each in calls]
         return FixedAnswer(" ".join(map(str, lines)), "quote") if all(lines) else None
+
+    def _before(self, turn: str) -> str:
+        """Return what the caller said before this turn, which may be in the conversation by now."""
+        said = self._protocol.spoken.said(self._protocol.shown.begins_at)
+        return next((one.caller for one in reversed(exchanges(said)) if one.caller != turn), "")
 
     @property
     def _offered(self) -> tuple[AgentTool | Tool, ...]:

@@ -134,3 +134,16 @@ async def test_a_clients_tool_may_know_what_the_instructions_do_not(
         caller.send("response.create")
         await caller.wait_for("response.done")
     assert caller.transcript() == said
+
+
+async def test_and_the_other_asks_its_price_behind_a_price_question(clock: Clock) -> None:
+    backends, model = models()
+    async with Caller(clock, backends, agent(TABLE)) as caller:
+        caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
+        for text in ("How much is a horn?", "And the bell?"):
+            caller.send("conversation.item.create", item=typed(text))
+            caller.send("response.create")
+            await caller.wait_for("response.done")
+        await caller.listen_until("voiceloop.timeline")
+    (called,) = caller.of("response.function_call_arguments.done")
+    assert json.loads(called.event["arguments"]) == {"item": "bell"}

@@ -9,7 +9,7 @@ from voiceloop.agent import AgentTool
 from voiceloop.backends import Tool
 from voiceloop.knowledge.hours import DAYS
 from voiceloop.knowledge.lookups import Lookup, asked_of, is_priced
-from voiceloop.knowledge.told import quoted
+from voiceloop.knowledge.told import DONT_KNOW, quoted, whole_question
 from voiceloop.reply.answerers import Heard, SaidWithCall
 
 
@@ -17,17 +17,20 @@ def answer(heard: Heard) -> SaidWithCall | str | None:
     """A tool that is called says what there is to say: its result is read out."""
     if not heard.quotable:
         return None
-    if (asked := asked_of(heard.turn, _lookups(heard))) is not None:
+    turn = whole_question(heard.turn, heard.before)
+    if (asked := asked_of(turn, _lookups(heard))) is not None:
         lookup, value = asked
         arguments = json.dumps({lookup.parameter: value}, ensure_ascii=False)
         return SaidWithCall("", lookup.tool, arguments)
     agent = heard.agent
     priced = [one for one in heard.offered if is_priced(_about(one))]
     others = [one for one in heard.offered if one not in priced]
-    return quoted(
-        heard.turn, heard.quotable, words_of_tools(others), prices=words_of_tools(priced),
+    said = quoted(
+        turn, heard.quotable, words_of_tools(others), prices=words_of_tools(priced),
         knows_all=not agent.knowledge, knows_prices=all(_choice(one)[1] for one in priced),
     )  # fmt: skip
+    is_guess = turn != heard.turn and said == DONT_KNOW
+    return None if is_guess else said
 
 
 def words_of_tools(tools: Iterable[AgentTool | Tool]) -> str:
