@@ -16,9 +16,10 @@ SPAN = re.compile(
     rf"({DAY})s?(?:\s*(?:to|through|until|-|–)\s*({DAY})s?)?|every day|daily|weekdays|weekends?",
     re.I,
 )
+NUMBER = r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
 IN_WORDS = (
-    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
-    r"(?: (?:fifteen|thirty|forty five))? (?:in the (?:morning|afternoon|evening)|at night)"
+    rf"{NUMBER}(?: (?:fifteen|thirty|forty five))? "
+    r"(?:in the (?:morning|afternoon|evening)|at night)"
 )
 TIME = rf"(?:\d{{1,2}}(?::\d\d)?\s?(?:[ap]\.?m\.?)|noon|midnight|half past \w+|{IN_WORDS})"
 HOURS = re.compile(

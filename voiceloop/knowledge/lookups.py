@@ -45,7 +45,7 @@ def asked_of(question: str, lookups: Iterable[Lookup]) -> tuple[Lookup, str] | N
 
 def is_priced(about: str) -> bool:
     """Whether a tool of this description tells what something costs."""
-    return bool(stems_of(about) & STEMS_OF_COST)
+    return bool(stems_of(about) & (STEMS_OF_COST | {"total"})) or "add up" in about.lower()
 
 
 def _value_in(wanted: frozenset[str], lookup: Lookup) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 
-from voiceloop.knowledge.hours import DAY, DAYS, OPEN, TIME, opening_hours, tells_hours
+from voiceloop.knowledge.hours import DAY, DAYS, NUMBER, OPEN, TIME, opening_hours, tells_hours
 from voiceloop.knowledge.passages import SENTENCE_END
 from voiceloop.knowledge.words import EMPTY, stem, stems_of, words_of
 
@@ -84,12 +84,14 @@ ALL_OF_IT = frozenset(
     "services products things menu offer sell serve else courses prices options order list".split()
 )
 HEADS_LIST = re.compile(r"(?:on )?(?:the |our )?(?:menu|services|we (?:sell|offer|serve))\b", re.I)
-# Of what was said in the call, or of today: the model has read it, and the rules have not.
+# Of what was said in the call, for so many or at a time: the model's, and its tools'.
 OF_CALL = re.compile(
-    r"\b(?:again|total|(?:my|the) (?:number|order|name|bill|booking)|what (?:did|have) (?:i|you)|"
+    r"\b(?:again|my name|(?:my|the) (?:number|order|bill|booking)|what (?:did|have) (?:i|you)|"
     r"what was|(?:what|how) about|(?:what|which) (?:place|business|company)|i reach|"
-    r"(?:can|could) we (?:do|make|say|change))\b"
+    rf"(?:can|could) we (?:do|make|say|change)|(?:at|for) (?:\d+|{NUMBER})|"
+    rf"(?:\d+|{NUMBER}) people)\b"
 )
+SUMS = re.compile(r"\b(?:total|together|altogether|add up)\b")
 OF_TODAY = re.compile(r"\b(?:today|tonight|tomorrow|now)\b")
 IS_TODAY = re.compile(rf"\b(?:today is|it is|it's) ({DAY})\b", re.I)
 # How a question begins, and what an answer to it has in it.
@@ -200,7 +202,7 @@ def told_by(instructions: str) -> Told:
     name = NAME.search(instructions)
     first, known = stems_of(sentences[0] if sentences else ""), stems_of(instructions)
     return Told(
-        name[1] if name else "", tuple(facts), hours, known | (STEMS_OF_HOURS if hours else set()),
+        name[1] if name else "", tuple(facts), hours, known,
         first, days, any(re.search(TIME, one.text, re.I) for one in facts if one.text not in hours),
     )  # fmt: skip
 
@@ -239,7 +241,7 @@ def quoted(
     knows_all: the agent has no documents that may know more; knows_prices: nor a tool. prices: as
     `other`, of tools that are asked for prices alone.
     """
-    if not (words := question_words(question)):
+    if not (words := question_words(question)) or SUMS.search(question.lower()):
         return None
     told = told_by(instructions)
     if "name" in words and "your" in words and told.name:
@@ -254,6 +256,7 @@ def quoted(
             return found
     of_tools = stems_of(other)
     known = told.known | of_tools | stems_of(prices)
+    known |= STEMS_OF_HOURS if told.hours or of_tools & STEMS_OF_HOURS else set()
     if asks_payment(words):  # and no sentence tells it: another one of paying is another subject
         return DONT_KNOW if knows_all and is_unknown(words, wanted, known) else None
     if asks_price(words) and (priced := wanted - STEMS_OF_COST):

@@ -66,6 +66,22 @@ def test_what_is_the_models_stays_the_models(asked: str) -> None:
     assert quoted(asked, SHOP, TOOLS) is None
 
 
+@each_row(
+    "asked",
+    [
+        "When do you close on Sunday?",
+        "Could we come for four on Tuesday at 10:30 am?",
+        "have you got anything on friday for two people",
+        "What's the total for three lattes and a bagel?",
+        "how much are a cold brew and two toasts",
+    ],
+)
+def test_what_a_tool_may_know_is_not_denied(asked: str) -> None:
+    sells = "You are Tom. We sell: latte, bagel and cold brew."
+    tools = "get hours When we are open. check slot Is a slot free."
+    assert quoted(asked, sells, tools, prices="get total.", knows_prices=False) is None
+
+
 def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> None:
     assert quoted("Do you sell helmets?", SHOP, knows_all=False) is None
 
