@@ -22,17 +22,21 @@ STEMS_OF_ANY = frozenset(map(stem, "anything something times new another single"
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A tool that takes one of these values as its parameter. about: its name and description."""
+    """A tool that takes one of these values as its parameter. about: its name and description.
+
+    takes_any: it has an answer for every other value, too.
+    """
 
     tool: str
     parameter: str
     values: tuple[str, ...]
     about: str
+    takes_any: bool = False
 
 
 def asked_of(question: str, lookups: Iterable[Lookup]) -> tuple[Lookup, str] | None:
     """The tool and the value; None where the question asks none of them for sure, or several."""
-    words = question_words(question)
+    words, lookups = question_words(question), tuple(lookups)
     wanted = frozenset(stem(word) for word in words if word not in EMPTY)
     found = [
         (one, value)
@@ -40,7 +44,20 @@ def asked_of(question: str, lookups: Iterable[Lookup]) -> tuple[Lookup, str] | N
         if (value := _value_in(wanted, one)) is not None
         and _is_for(words, wanted - stems_of(value) - STEMS_OF_ANY, one)
     ]
+    if not found and asks_price(words):
+        found = [(one, value) for one in lookups if (value := _other_than(words, wanted, one))]
     return found[0] if len(found) == 1 else None
+
+
+def _other_than(words: list[str], wanted: frozenset[str], lookup: Lookup) -> str:
+    """Return the thing whose price is asked, where it names none of the values, and one word that
+    none has; "": it may be one of them.
+    """
+    known = stems_of(" ".join((*lookup.values, lookup.about))) | STEMS_OF_COST | STEMS_OF_ANY
+    is_other = bool(wanted - known) and _value_in(wanted, lookup) is None
+    is_asked = lookup.takes_any and is_priced(lookup.about) and wanted & known - STEMS_OF_COST
+    thing = (word for word in words if word not in EMPTY and stem(word) not in STEMS_OF_COST)
+    return " ".join(thing) if is_other and is_asked else ""
 
 
 def is_priced(about: str) -> bool:

@@ -44,6 +44,13 @@ def test_any_other_is_the_models(asked: str) -> None:
     assert asked_of(asked, (PRICES, DAYS)) is None
 
 
+def test_a_thing_like_no_value_is_asked_where_the_tool_has_an_answer_for_it() -> None:
+    menu = Lookup("get_price", "item", ("fish soup", "leek soup"), "get price", takes_any=True)
+    assert asked_of("How much is a carrot soup?", (menu,)) == (menu, "carrot soup")
+    for asked in ("How much is a large leek soup?", "How much is the soup?", "How much is a cab?"):
+        assert asked_of(asked, (menu,)) is None
+
+
 def test_of_two_tools_that_would_answer_neither_is_asked() -> None:
     other = Lookup("get_cost", "item", ("bell",), "get cost What one item costs. item")
     assert asked_of("How much is a bell?", (PRICES, other)) is None

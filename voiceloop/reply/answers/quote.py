@@ -44,7 +44,8 @@ def _lookups(heard: Heard) -> Iterator[Lookup]:
         parameter, values = _choice(tool)
         is_free = tool.runs_early and not tool.is_clients and not tool.from_slots
         if values and is_free and tool.name in heard.tools:
-            yield Lookup(tool.name, parameter, values, f"{_about(tool)} {parameter}")
+            about, takes_any = f"{_about(tool)} {parameter}", "*" in tool.known
+            yield Lookup(tool.name, parameter, values, about, takes_any)
 
 
 def _about(tool: AgentTool | Tool) -> str:
