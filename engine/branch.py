@@ -134,14 +134,15 @@ class Branch:
         sequence.retarget(list(history))
 
     @property
+    def takes_words_along(self) -> bool:
+        """Whether a reply made ahead computes the words with its prompt: nobody reads them."""
+        return not self.reads_end and self.sequence.n_resident >= self.n_history
+
+    @property
     def n_to_stage(self) -> int:
-        """Tokens that take a pass of their own: none where a reply made ahead computes its prompt
-        and nobody reads what the words alone say.
-        """
-        ahead = self.preemptive
-        is_along = not self.reads_end and ahead is not None and ahead.is_active
-        is_along = is_along and self.sequence.n_resident >= self.n_history
-        return 0 if is_along else self.sequence.n_pending
+        """Tokens that take a pass of their own."""
+        is_active = self.preemptive is not None and self.preemptive.is_active
+        return 0 if is_active and self.takes_words_along else self.sequence.n_pending
 
     @property
     def n_committed(self) -> int:

@@ -179,6 +179,9 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     params: GenerateParams
 
 
+Asked = BeginPreemptive | Commit  # a reply
+
+
 class OpenVoice(msgspec.Struct, frozen=True, tag="open_voice"):
     stream_id: str
     options: VoiceOptions

@@ -31,9 +31,9 @@ from voiceloop.log_form import traced
 from voiceloop.workers.backlog import Backlog
 from voiceloop.workers.messages import (
     OPENING_ROLE,
+    Asked,
     CallResumed,
     Close,
-    Commit,
     Drain,
     Draining,
     Fault,
@@ -242,7 +242,7 @@ class Worker:
     def _step(self, role: Role) -> None:
         started = self._clock()
         try:
-            events = role.step(self._commits)
+            events = role.step(self._asked)
         except RoleBroken:
             raise
         except Exception as error:
@@ -277,12 +277,12 @@ class Worker:
         for stream_id in [one for one, own in self._streams.items() if own.role is role]:
             self._fail(StreamFailed(stream_id, text, retryable=True))
 
-    def _commits(self) -> list[Commit]:
+    def _asked(self) -> list[Asked]:
         """Return what replies are asked for that were not when the step began."""
         self._take_in(0.0)  # an end that is closed is seen before the next step
         self._beat(has_work=True)  # within a long one, too
         waiting = (message for peer in self._peers for message in peer.inbox)
-        return [m for m in waiting if isinstance(m, Commit) and not m.params.is_batch]
+        return [m for m in waiting if isinstance(m, Asked) and not m.params.is_batch]
 
     def _receive(self, message: ToWorker, peer: Peer) -> None:
         if isinstance(message, Drain):

@@ -131,6 +131,7 @@ class RecordingBranch:
     def __init__(self, engine: RecordingEngine, branch_id: str, history: Sequence[int]) -> None:
         self.branch_id = branch_id
         self._engine = engine
+        self.takes_words_along = not engine.reads[-1]
         self._log("branch", history)
 
     def _log(self, call: str, tokens: Sequence[int] = (), *rest: object) -> None:
@@ -345,6 +346,23 @@ def test_a_step_gives_way_to_a_reply_that_it_is_not_made_for(
         role.receive(Stage(name, 1, "hello"))
     model.serving = frozenset(serving)
     role.step(lambda: [Commit(name, user(words), PARAMS) for name, words in commits])
+    assert model.gave_way is gives_way
+
+
+@pytest.mark.parametrize(("reads_end", "serving", "gives_way"), [
+    (False, ["s#1"], True),
+    (False, ["other#1"], False),
+    (False, ["s#1", "other#1"], False),
+    (True, ["s#1"], False),  # the words are to be judged
+])  # fmt: skip
+def test_a_step_of_words_alone_gives_way_to_a_reply_that_takes_them_along(
+    model: RecordingEngine, role: LanguageRole, reads_end: bool, serving: list[str], gives_way: bool
+) -> None:
+    for name in ("s", "other"):
+        role.receive(OpenBranch(name, (), reads_end=reads_end))
+        role.receive(Stage(name, 1, "hello"))
+    model.serving = frozenset(serving)
+    role.step(lambda: [BeginPreemptive("s", 1, user("hello there"), PARAMS)])
     assert model.gave_way is gives_way
 
 

@@ -25,6 +25,7 @@ from voiceloop.backends import (
     VoiceOptions,
 )
 from voiceloop.workers.messages import (
+    Asked,
     Close,
     Commit,
     FeedAudio,
@@ -208,12 +209,12 @@ def test_a_step_is_told_of_a_commit_and_that_is_passed_on_before_the_next(
     class Asking(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
         """Has something arrive in the middle of its step, and asks what that was."""
 
-        def step(self, commits: Callable[[], Sequence[Commit]] | None = None) -> object:
-            assert commits is not None
+        def step(self, asked: Callable[[], Sequence[Asked]] | None = None) -> object:
+            assert asked is not None
             while arriving:
                 gateway.send(arriving.pop(0))
-                told.append([commit.stream_id for commit in commits()])
-            return super().step(commits)
+                told.append([one.stream_id for one in asked()])
+            return super().step(asked)
 
     scripted_roles.asking = Asking
     gateway = Gateway(role("engine", "asking"))
@@ -238,11 +239,11 @@ def test_what_arrives_within_the_last_step_is_passed_on_at_once(
     class Asking(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
         """Has something arrive in its only step."""
 
-        def step(self, commits: Callable[[], Sequence[Commit]] | None = None) -> object:
+        def step(self, asked: Callable[[], Sequence[Asked]] | None = None) -> object:
             while arriving:
                 gateway.send(arriving.pop(0))
-                assert commits is not None and not commits()
-            return super().step(commits)
+                assert asked is not None and not asked()
+            return super().step(asked)
 
     scripted_roles.asking = Asking
     gateway = Gateway(role("engine", "asking"))
@@ -363,11 +364,11 @@ def test_a_worker_beats_within_a_step_that_asks_for_commits() -> None:
     worker.load()
 
     class Long:
-        def step(self, commits: Callable[[], Sequence[Commit]]) -> Sequence[StreamEvent]:
+        def step(self, asked: Callable[[], Sequence[Asked]]) -> Sequence[StreamEvent]:
             nonlocal now_s
             for _ in range(20):
                 now_s += 1.0
-                assert not commits()
+                assert not asked()
             return []
 
     worker._step(cast(Role, Long()))

@@ -206,6 +206,10 @@ class ChatBranch:
         """Whether the words that were staged last are those that a reply is asked to."""
         return len(tail) == 1 and tail[0].content == self._staging.user_text
 
+    @property
+    def takes_words_along(self) -> bool:
+        return self._branch.takes_words_along
+
     def begin_preemptive(
         self,
         number: int,

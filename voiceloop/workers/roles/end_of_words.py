@@ -15,7 +15,7 @@ from engine.native.build import NotBuilt
 from engine.types import EngineError, IntegrityError, PromptTooLong
 from voiceloop.backends import Staged
 from voiceloop.workers.messages import (
-    Commit,
+    Asked,
     OpenBranch,
     ReadAhead,
     Stage,
@@ -71,7 +71,7 @@ class EndOfWordsRole:
         return {}
 
     def step(
-        self, commits: Callable[[], Sequence[Commit]] | None = None
+        self, asked: Callable[[], Sequence[Asked]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         try:
             judged, failed = self._reader.step()

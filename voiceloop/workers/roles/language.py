@@ -30,6 +30,7 @@ from engine.types import (
 )
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged
 from voiceloop.workers.messages import (
+    Asked,
     BeginPreemptive,
     Commit,
     Draft,
@@ -185,21 +186,25 @@ class LanguageRole:
         return self._model.metrics()
 
     def step(
-        self, commits: Callable[[], Sequence[Commit]] | None = None
+        self, asked: Callable[[], Sequence[Asked]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         with _sound():
-            return self._step(None if commits is None else lambda: self._gives_way(commits()))
+            return self._step(None if asked is None else lambda: self._gives_way(asked()))
 
-    def _gives_way(self, commits: Sequence[Commit]) -> bool:
+    def _gives_way(self, asked: Sequence[Asked]) -> bool:
         """Whether a reply is asked for that the step under way is not made for. Where it is, that
-        reply would only have it made again, from the first layer on.
+        reply would only have it made again, from the first layer on. One that is made ahead takes
+        along what its own words' step computes, unless that reads them.
         """
         served = {branch_id.rpartition("#")[0] for branch_id in self._model.serving}
-        for commit in commits:
-            stream = self._streams.get(commit.stream_id)
-            is_its_own = served == {commit.stream_id}
+        for one in asked:
+            stream = self._streams.get(one.stream_id)
+            is_its_own = served == {one.stream_id}
+            if isinstance(one, BeginPreemptive):
+                if stream is not None and is_its_own and stream.takes_words_along:
+                    return True
             # One that is not open yet is opened by the message before its commit.
-            if stream is None or not (is_its_own and stream.awaits(commit.tail)):
+            elif stream is None or not (is_its_own and stream.awaits(one.tail)):
                 return True
         return False
 

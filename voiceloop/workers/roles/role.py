@@ -16,7 +16,7 @@ import msgspec
 
 from voiceloop.backends import RoleName
 from voiceloop.workers.messages import (
-    Commit,
+    Asked,
     RoleReady,
     RoleSpec,
     StreamEvent,
@@ -95,11 +95,11 @@ class Role(Protocol):
         """Return what the model has counted since its start, by name; asked four times a second."""
 
     def step(
-        self, commits: Callable[[], Sequence[Commit]] | None = None
+        self, asked: Callable[[], Sequence[Asked]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         """Advance what is due by a bounded amount. What it raises ends every stream of the role.
 
-        commits: those that have arrived since; work nobody waits for may give way to them.
+        asked: replies that are, since; work nobody waits for may give way to them.
         """
 
 

@@ -24,7 +24,7 @@ from voiceloop.backends import (
     Word,
 )
 from voiceloop.workers.messages import (
-    Commit,
+    Asked,
     FeedAudio,
     FeedText,
     Finalize,
@@ -107,7 +107,7 @@ class SpeechRole(ABC, Generic[ModelT]):
         return {}  # speech models count nothing
 
     def step(
-        self, commits: Callable[[], Sequence[Commit]] | None = None
+        self, asked: Callable[[], Sequence[Asked]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         return [self._message(event) for event in self._model.step()]
 
