@@ -111,15 +111,14 @@ class ReplayLine:
     async def _played(self) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
         began_s, n_frame = loop.time(), round(FRAME_S * RATE_HZ)
-        events, caller = self._kept.events, self._kept.caller
-        n_rest = round(REST_S * RATE_HZ)
-        for at in range(0, len(caller) + n_rest, n_frame):
+        events, n_rest = self._kept.events, round(REST_S * RATE_HZ)
+        caller = np.pad(self._kept.caller, (0, n_rest + n_frame))
+        for at in range(0, len(caller) - n_frame, n_frame):
             await asyncio.sleep(began_s + (at + n_frame) / RATE_HZ - loop.time())
             while events and events[0][0] * RATE_HZ <= at:
                 yield json.dumps(events.pop(0)[1])
-            samples = caller[at : at + n_frame]
-            samples = np.pad(samples, (0, n_frame - len(samples)))
-            sound = encode(self._resampler.push(samples), self._format.encoding)
+            samples = self._resampler.push(caller[at : at + n_frame])
+            sound = encode(samples, self._format.encoding)
             if sound:
                 audio = base64.b64encode(sound).decode("ascii")
                 yield json.dumps({"type": "input_audio_buffer.append", "audio": audio})
