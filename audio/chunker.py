@@ -30,7 +30,12 @@ _CLOSERS = "\"')]}*_\u2019\u201d"
 _TOKEN = re.compile(r"\s*(\S+)(\s+)")
 # Ends the first clause whatever follows it: what comes next is a token that a slow model still has
 # to make, up to 60 ms of the caller's wait. Behind something opened it may be what closes it.
-_FIRST_END = re.compile(r"\s*[\w'\u2019-]*[^\W\d_][,!?]")
+_FIRST_END = re.compile(
+    r"\s*(?:[\w'\u2019-]*[^\W\d_][,!?]|"
+    # A full stop only behind what a short first sentence ends with: "juniper.com" begins alike.
+    r"(?i:okay|fine|great|good|right|sure|course|problem|understand|understanding|welcome|you|that|it"
+    r"|sorry|confusion|inconvenience|hear|help|see)\.)"
+)
 _OPENED = re.compile(r"[\"\u201c\u201e\u00ab*_`(\[{]|(?<!\w)['\u2018\u201a\u2039]")
 _ABBREVIATIONS = frozenset(
     "dr mr mrs ms prof st ave blvd rd vs e.g i.e approx apt dept est fig mt ft tel ext"

@@ -46,6 +46,8 @@ def test_flushes_anywhere_lose_and_reorder_nothing(pieces):
     [
         ("Sure, one latte. Anything else?", ["Sure,", " one latte. ", "Anything else?"]),
         ("Yes! And tea?", ["Yes!", " And tea?"]),
+        ("That's okay. And tea?", ["That's okay.", " And tea?"]),
+        ("It's on juniper.com. And tea?", ["It's on juniper.com. ", "And tea?"]),
         ("**Oh yes,** we do.", ["**Oh yes,** ", "we do."]),
         ('"Sure," she said.', ['"Sure," ', "she said."]),
         ("'Sure,' she said. It's on.", ["'Sure,' ", "she said. ", "It's on."]),
@@ -81,6 +83,9 @@ def test_the_first_clause_is_given_with_its_mark_a_later_one_once_a_word_follows
     longer = Chunker()
     assert longer.feed("That sounds like a great idea") == []
     assert [c.text for c in longer.feed("!")] == ["That sounds like a great idea!"]
+    assert [c.text for c in Chunker().feed("I'm sorry to hear that.")] == [
+        "I'm sorry to hear that."
+    ]
 
 
 def test_flush_gives_the_complete_words_and_keeps_the_last():
