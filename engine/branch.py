@@ -243,9 +243,11 @@ class Branch:
             self._home.outbox.append(done)
 
     def _keep_prompt(self, ahead: PreemptiveReply) -> None:
-        """Have the words that the reply made ahead computed with its prompt."""
+        """Have the words that the reply made ahead computed with its prompt, where nobody reads
+        what they say: else their last row is computed for that.
+        """
         made, own = ahead.sequence, self.sequence
-        if made is None or not own.n_pending:
+        if made is None or self.reads_end or not own.n_pending:
             return
         n_resident = min(made.n_resident, common_prefix(made.tokens, own.tokens))
         if n_resident > own.n_resident:

@@ -98,6 +98,22 @@ def test_where_another_model_reads_the_end_staged_words_take_no_logits_and_no_se
     assert reply_of(drain(engine)) == turn.cold(make_engine, GREEDY)
 
 
+def test_words_whose_end_is_read_are_told_of_with_it_though_the_reply_to_them_computed_them(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    turn, longer = Turn(engine, "good morning"), Turn(engine, "good morning to you")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+    drain(engine)
+    branch.begin_preemptive(turn.tail, SamplingParams(max_tokens=9, ignore_eos=True))
+    engine.step()
+    for words in (turn, longer):  # staged again, and changed before that was computed
+        branch.stage(words.open)
+    (told,) = only(drain(engine), Staged)
+    assert told.p_end_of_turn is not None
+
+
 def test_words_that_nobody_reads_are_computed_in_one_step_with_the_prompt_of_the_reply_to_them(
     make_engine: MakeEngine,
 ) -> None:
