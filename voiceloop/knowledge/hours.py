@@ -117,7 +117,7 @@ def hours_on(day: str, text: str) -> str | None:
             timed, closed = HOURS.search(behind), CLOSED_BEHIND.search(behind)
             if closed and not (timed and timed.start() < closed.start()):
                 return None
-            if timed:
+            if timed or re.search(TIME, behind, re.I):  # else "until noon" alone
                 hours = timed
                 break
         found = DASH.sub(" to ", hours[0].rstrip(".")) if hours is not None else ""

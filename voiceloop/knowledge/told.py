@@ -33,7 +33,9 @@ PRICE = re.compile(
 # Where one thing of a list of prices ends.
 NEXT_ENTRY = re.compile(r"[,;]\s+(?:and )?|(?:(?<=\d)|(?<=\))|(?<=dollars))\s+and |\s+and (?=an? )")
 LIST_HEAD = re.compile(r"^(?:we (?:sell|serve|offer|have|rent))\s+", re.I)
-LINE = re.compile(r"(?:^|\n)\s*[-*•]\s+|\n\s*\n")  # of a list: it need not end in a mark
+# Of a list: it need not end in a mark, and what follows it is indented where it is of it.
+LINE = re.compile(r"(?:^|\n)\s*[-*•]\s+|\n\s*\n")
+LISTED = re.compile(r"^[ \t]*[-*•][ \t].*(?:\n[ \t]+(?![-*•]).*)*$", re.M)
 COSTS = re.compile(rf"{PRICE.pattern}|\bfree\b|\bno charge\b", re.I)
 # What tells the agent how to be and what to do, and no caller anything.
 ORDER = re.compile(
@@ -75,8 +77,9 @@ IS_PAID = re.compile(r"\b(?:pay|payment|accept|take)\b", re.I)
 # Asked of what there is: a sentence that names it need not say so.
 OFFERS = frozenset("sell sells offer offers serve give gives rent teach make buy have got".split())
 SELLS = re.compile(rf"\b(?:you|they) (?:also |still )?(?:{'|'.join(sorted(OFFERS))})\b")
+# Not "are there any nuts in it": nobody is to be told that there are none.
 IS_OFFERED = re.compile(
-    r"\b(?:do|have) you (?:have|got|sell|offer|serve|do)\b|\b(?:is|are) there (?:an?|any)\b|"
+    r"\b(?:do|have) you (?:have|got|sell|offer|serve|do)\b|\bis there an?\b|"
     r"^(?:what|which) .*\b(?:have|got|there)\b"
 )
 # Such a question asks for all that there is; it is made of these words.
@@ -93,7 +96,10 @@ OF_CALL = re.compile(
 )
 SUMS = re.compile(r"\b(?:total|together|altogether|add up)\b")
 OF_TODAY = re.compile(r"\b(?:today|tonight|tomorrow|now)\b")
-IS_TODAY = re.compile(rf"\b(?:today is|it is|it's) ({DAY})\b", re.I)
+# A sentence of its own: "if it is Monday" tells of no day.
+IS_TODAY = re.compile(
+    rf"(?:^|[^\w\s]\s+)(?:today is|it is|it's) ({DAY})\s*(?:[^\w\s]|$)", re.I | re.M
+)
 # How a question begins, and what an answer to it has in it.
 LASTS = r"\b(?:minute|hour|day|week|month|year|evening)s?\b"
 KINDS = tuple(
@@ -106,7 +112,7 @@ KINDS = tuple(
         ("how far", r"\b(?:miles?|kilomet\w+|km|minutes?|far)\b"),
         (
             "who|who's|'s name",
-            r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b|^[A-Z]\w+ (?:owns|is)\b",
+            rf"(?<=[a-z,] )(?!(?i:{DAY}))(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b|^[A-Z]\w+ (?:owns|is)\b",
         ),
         (
             "when|what time|which day|what day",
@@ -183,7 +189,10 @@ class Told:
 def told_by(instructions: str) -> Told:
     """Return what these instructions say."""
     facts: list[Fact] = []
-    lines = (TITLE.sub(r"\1 ", " ".join(line.split())) for line in LINE.split(instructions))
+    lines = (
+        TITLE.sub(r"\1 ", " ".join(line.split()))
+        for line in LINE.split(LISTED.sub(r"\g<0>\n", instructions))
+    )
     sentences = [one for line in lines for one in SENTENCE_END.split(line) if one]
     for sentence in sentences:
         if IDENTITY.match(sentence) or ORDER.match(sentence) and not OF_PLACE.search(sentence):

@@ -155,6 +155,35 @@ def test_a_list_of_lines_and_spoken_questions(asked: str, said: str | None) -> N
     assert quoted(asked, CINEMA) == said
 
 
+GARDEN = (
+    "You answer the phone at Greenleaf, a garden centre.\n- Roses: $12\n- Lavender: $5\n"
+    "- Delivery within ten miles is $15,\n  on Mondays alone\nOpening times: Tuesday to Friday 8 "
+    "am to 6 pm and Saturday until noon. If it is Monday, seeds are half price. Courses run on the "
+    "first Saturday of the month. The manager is Joan Price."
+)
+
+
+@each_row(
+    ("asked", "said"),
+    [
+        ("How much is delivery?", "Delivery within ten miles is $15, on Mondays alone"),
+        ("When are you open on Saturday?", "Opening times: Tuesday to Friday 8 am to 6 pm and "
+            "Saturday until noon."),
+        ("When are you open tomorrow?", "Opening times: Tuesday to Friday 8 am to 6 pm and "
+            "Saturday until noon."),
+        ("Who is the manager?", "The manager is Joan Price."),
+        ("What options are there for delivery?", None),
+        ("What options do you have?", "We have roses and lavender."),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_the_answer_is_not_taken_for_it(asked: str, said: str | None) -> None:
+    assert quoted(asked, GARDEN) == said
+
+
+def test_nobody_is_told_that_there_are_no_nuts() -> None:
+    assert quoted("Are there any nuts?", SHOP) == DONT_KNOW
+
+
 SWEEPS = (
     "You are Ned, the voice assistant of Mill Street Sweeps. We come Monday to Saturday between 7 "
     "am and 3 pm. A visit takes an hour. We pay for what we break."

@@ -17,6 +17,7 @@ from voiceloop.knowledge.told import DONT_KNOW
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
+NO_SCHEMA = {"required": ["day"], "properties": {"day": {"enum": 5}}}
 ITEM = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
 TABLE = AgentTool(
     "get_price", "Price of one item.", ITEM, side_effect_free=True, result={"bell": {"price": "$4"}}
@@ -99,10 +100,12 @@ async def test_a_typed_question_asks_the_tool_only_where_the_session_has_it(
     assert bool(caller.of("response.function_call_arguments.done")) == ("instructions" in session)
 
 
+@pytest.mark.parametrize("kind", ["string", "integer"])
 async def test_a_day_that_a_question_names_is_looked_up_though_the_tool_lists_none(
-    clock: Clock,
+    clock: Clock, kind: str
 ) -> None:
-    day = {"type": "object", "required": ["day"], "properties": {"day": {"type": "string"}}}
+    """A number of days or a date is no name of one."""
+    day = {"type": "object", "required": ["day"], "properties": {"day": {"type": kind}}}
     url = "https://clinic.test/"
     slots = AgentTool("find_free_slots", "Free times.", day, url=url, side_effect_free=True)
     service, (backends, _) = Service(), models()
@@ -113,15 +116,22 @@ async def test_a_day_that_a_question_names_is_looked_up_though_the_tool_lists_no
         caller.send("conversation.item.create", item=typed("And which are free on Monday?"))
         caller.send("response.create")
         await caller.wait_for("voiceloop.timeline")
-    (called,) = caller.of("response.function_call_arguments.done")
-    assert json.loads(called.event["arguments"]) == {"day": "monday"}
+    called = caller.of("response.function_call_arguments.done")
+    if kind == "integer":
+        assert called == []
+        return
+    assert json.loads(called[0].event["arguments"]) == {"day": "monday"}
     assert caller.of("response.output_text.done")[-1].event["text"] == "Monday: 9 am."
 
 
 @pytest.mark.parametrize(
     ("tools", "said"),
-    [([], DONT_KNOW), ([{"type": "function", "name": "track"}], "The model speaks.")],
-    ids=["nobody's", "a client's"],
+    [
+        ([], DONT_KNOW),
+        ([{"type": "function", "name": "track"}], "The model speaks."),
+        ([{"type": "function", "name": "track", "parameters": NO_SCHEMA}], "The model speaks."),
+    ],
+    ids=["nobody's", "a client's", "of no sound schema"],
 )
 async def test_a_clients_tool_may_know_what_the_instructions_do_not(
     clock: Clock, tools: list[dict[str, object]], said: str

@@ -64,6 +64,10 @@ def _choice(tool: AgentTool | Tool) -> tuple[str, tuple[str, ...]]:
     if known and next(iter(properties), "") == parameter:
         return parameter, tuple(name for name in known if name != "*")
     schema = properties.get(parameter)
-    week = DAYS if parameter == "day" else ()
-    named = schema.get("enum", week) if isinstance(schema, dict) else ()
+    if not isinstance(schema, dict):
+        return parameter, ()
+    is_week = parameter == "day" and schema.get("type") == "string" and "format" not in schema
+    named = schema.get("enum", DAYS if is_week else ())
+    if not isinstance(named, list | tuple):  # a client's schema
+        return parameter, ()
     return parameter, tuple(name for name in named if isinstance(name, str))
