@@ -61,14 +61,6 @@ class PrefixTree:
         self._touch(path)
         return [node.block for node in path]
 
-    def _place(self, node: Node, block: int) -> None:
-        """The node's KV lies in this block now; one more reference is held."""
-        node.block = block
-        self.pool.share([block])
-        self._by_age[block] = node
-        self.n_evictable += 1
-        self._follow(node)
-
     def _touch(self, path: list[Node]) -> None:
         """Used now: the last to make room, a parent after its children."""
         for node in reversed(path):
@@ -103,8 +95,11 @@ class PrefixTree:
             block_tokens = tuple(tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS])
             # Below a tenant's own block all is the tenant's: nobody else finds the way there.
             key = PUBLIC if node.is_public and i < n_public else salt, block_tokens
-            child = Node(key, NOWHERE, node)
-            self._place(child, blocks[i])
+            child = Node(key, blocks[i], node)
+            self.pool.share([blocks[i]])
+            self._by_age[blocks[i]] = child
+            self.n_evictable += 1
+            self._follow(child)
             node.children[key] = child
             path.append(child)
             node = child
@@ -152,16 +147,13 @@ class PrefixTree:
                 node = next(iter(self._by_age.values()))
                 if node.is_kept or (spares_public and node.is_public):
                     self._touch(_path_to(node))
-                else:
-                    self._leave_pool(node)
-                    n_given += 1
+                    continue
+                del self._by_age[node.block]
+                self.n_evictable -= 1
+                self._cut(node)
+                self.pool.release([node.block])
+                n_given += 1
         return n_given
-
-    def _leave_pool(self, node: Node) -> None:
-        del self._by_age[node.block]
-        self.n_evictable -= 1
-        self._cut(node)
-        self.pool.release([node.block])
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Share these, and all that was computed behind them, with nobody more."""

@@ -35,13 +35,8 @@ class DraftLength:
         self._step_ms: dict[tuple[int, int], deque[float]] = {}  # by replies and rows
         self._draft_ms: deque[float] = deque(maxlen=N_KEPT)  # per drafted token
         self._credit = CREDIT
-        self._is_on = bool(self._lengths)
+        self.is_on = bool(self._lengths)  # at present: what is read ahead is of use then alone
         self._n_since_plain = 0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether it drafts at present: what a drafter would read ahead is of use then alone."""
-        return self._is_on
 
     @property
     def is_plain_due(self) -> bool:
@@ -50,7 +45,7 @@ class DraftLength:
 
     def choose(self, n_replies: int) -> int:
         """Choose how many tokens to draft for each of `n_replies` that share the coming step."""
-        if not self._is_on or self.is_plain_due or (n_replies, n_replies) not in self._step_ms:
+        if not self.is_on or self.is_plain_due or (n_replies, n_replies) not in self._step_ms:
             return 0
         return min(self._lengths, key=lambda n: self._ms_per_token(n_replies, n))
 
@@ -92,10 +87,10 @@ class DraftLength:
                 gain = max(gain, -max(self._credit, 0.0))
             self._credit = min(self._credit + gain, MOST_CREDIT)
             self._judge(n_replies)
-        elif not self._is_on:
+        elif not self.is_on:
             self._credit += SHARE
             if self._credit >= CREDIT:  # again, judged afresh
-                self._is_on = True
+                self.is_on = True
                 self.acceptance, self._n_judged = START_ACCEPTANCE, 0
                 self._draft_ms.clear()
 
@@ -105,7 +100,7 @@ class DraftLength:
         bar_ms = bar * self._cost_ms(n_replies, n_replies)
         best_ms = min(self._ms_per_token(n_replies, n) for n in self._lengths)
         if self._credit <= 0 or best_ms > bar_ms:
-            self._is_on, self._credit = False, min(self._credit, 0.0)
+            self.is_on, self._credit = False, min(self._credit, 0.0)
 
     def _ms_per_token(self, n_replies: int, n_drafted: int) -> float:
         """Predict it of a step that verifies so many guesses a reply, guessing included."""

@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..native.layout import (
-    GROUP,
-    GROUPED8,
-    LayerLayout,
-    ModelLayout,
-    ProductLayout,
-    padded,
-)
+from ..native.layout import GROUP, GROUPED8, LayerLayout, ModelLayout, ProductLayout, padded
 from ..native.rows import StepRows, integers
 from ..types import BLOCK_TOKENS, IntegrityError
 from .arrays import Arrays, Floats, Shape

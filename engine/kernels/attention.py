@@ -287,16 +287,9 @@ def _prefill(
 
 
 def paged_attention(
-    queries: Tensor,
-    blocks: Tensor,
-    scales: Tensor,
-    pieces: Pieces,
-    max_rows: int,
-    window: int,
-    partials: Partials,
-    out: Tensor,
-    since: int = 0,
-) -> None:
+    queries: Tensor, blocks: Tensor, scales: Tensor, pieces: Pieces, max_rows: int, window: int,
+    partials: Partials, out: Tensor, since: int = 0,
+) -> None:  # fmt: skip
     """Attention of a step's rows over their sequences' KV; their own is in the pool already.
 
     queries: [rows, n_heads, head_dim]. blocks, scales: one layer of the pool (see `kv_write`).
@@ -355,16 +348,9 @@ def paged_attention(
 
 
 def paged_attention_reference(
-    queries: Tensor,
-    blocks: Tensor,
-    scales: Tensor,
-    pieces: Pieces,
-    max_rows: int,
-    window: int,
-    partials: Partials,
-    out: Tensor,
-    since: int = 0,
-) -> None:
+    queries: Tensor, blocks: Tensor, scales: Tensor, pieces: Pieces, max_rows: int, window: int,
+    partials: Partials, out: Tensor, since: int = 0,
+) -> None:  # fmt: skip
     n_heads, head_dim = queries.shape[1:]
     stored = KV_FORMATS["int8" if is_coded(blocks) else "plain"](torch.float32)
     fields = (pieces.starts, pieces.counts, pieces.firsts, pieces.owners)

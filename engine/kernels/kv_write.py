@@ -86,18 +86,10 @@ def _kv_write(
 
 
 def kv_write(
-    qkv: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    eps: float,
-    queries: Tensor,
-    blocks: Tensor,
-    scales: Tensor,
-) -> None:
+    qkv: Tensor, positions: Tensor, slots: Tensor, cos: Tensor, sin: Tensor,
+    q_weight: Tensor | None, k_weight: Tensor | None, eps: float,
+    queries: Tensor, blocks: Tensor, scales: Tensor,
+) -> None:  # fmt: skip
     """Split qkv into queries (to `queries`) and keys and values (into the pool).
 
     qkv: [n_splits, rows, (n_heads + 2 n_kv_heads) * head_dim]: q heads, then k, then v.
@@ -123,18 +115,10 @@ def kv_write(
 
 
 def kv_write_reference(
-    qkv: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    eps: float,
-    queries: Tensor,
-    blocks: Tensor,
-    scales: Tensor,
-) -> None:
+    qkv: Tensor, positions: Tensor, slots: Tensor, cos: Tensor, sin: Tensor,
+    q_weight: Tensor | None, k_weight: Tensor | None, eps: float,
+    queries: Tensor, blocks: Tensor, scales: Tensor,
+) -> None:  # fmt: skip
     rows, n_heads, head_dim = queries.shape
     n_kv = blocks.shape[3]
     q, k, v = qkv.float().sum(0).view(rows, -1, head_dim).split([n_heads, n_kv, n_kv], 1)

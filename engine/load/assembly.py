@@ -8,21 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..device import open_device
-from ..drafting.drafters import (
-    Drafter,
-    GrammarDrafter,
-    ModelDrafter,
-    NgramDrafter,
-)
+from ..drafting.drafters import Drafter, GrammarDrafter, ModelDrafter, NgramDrafter
 from ..end_of_turn import read_head
 from ..model import Decoder
 from ..route import read_route_head
 from ..text.text import Text
-from ..types import (
-    CheckpointError,
-    EngineConfig,
-    EngineError,
-)
+from ..types import CheckpointError, EngineConfig, EngineError
 from .eagle import read_eagle
 from .loader import ModelConfig
 from .source import adapted, open_source, taught_by

@@ -42,7 +42,8 @@ class Detokenizer:
         decoded = self._text.decode(self._context + self._pending)
         piece = decoded[len(self._context_text) :]
         if not piece.endswith(REPLACEMENT):
-            self._settle()
+            self._context, self._pending = self._pending, []
+            self._context_text = self._text.decode(self._context)
             return piece
         return self.flush() if len(self._pending) == MAX_PENDING_TOKENS else ""
 
@@ -54,10 +55,6 @@ class Detokenizer:
         # No whole character ends here, so these tokens are no context for what follows.
         self._context, self._context_text, self._pending = [], "", []
         return piece
-
-    def _settle(self) -> None:
-        self._context, self._pending = self._pending, []
-        self._context_text = self._text.decode(self._context)
 
 
 class StopStrings:
