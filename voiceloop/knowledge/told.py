@@ -129,10 +129,10 @@ OF_ALL = ALL_OF_IT | frozenset(
     "what what's which is are do can could have got get you i we there on the my me read tell your "
     "please available for to".split()
 )
-# Who orders wants the thing, and is not to be read its price.
+# Who orders wants the thing, and is not to be read its price; "have a nice day" asks nothing.
 ORDERS = re.compile(
     r"(?:can|could|may|might) (?:i|we) (?:(?:please|also|just) )*(?:have|get|order) "
-    r"(?:an?|the|one|two|three|four|another|some)\b"
+    r"(?:an?|the|one|two|three|four|another|some)\b|have an?\b"
 )
 FOLLOWS = re.compile(
     r"(?:(?:what|how) about|and(?= the | an? )) (?:the |an? )?(\S+(?: \S+){,3})", re.I
@@ -141,8 +141,9 @@ STEMS_OF_ALL = frozenset(map(stem, OF_ALL))
 STEMS_OF_HAVING = frozenset(map(stem, ("have", "got")))
 STEMS_OF_HOURS = frozenset(map(stem, (*DAYS, *OPEN)))
 TALK = frozenset(
-    "hear help repeat mean understand speak talk person human robot real name wait moment sorry "
-    "question ask order book appointment call table reservation".split()
+    "hear help repeat mean understand speak talk person human robot bot machine real name wait "
+    "moment sorry anybody somebody doing kidding right wrong question ask order book appointment "
+    "call table reservation".split()
 )
 
 

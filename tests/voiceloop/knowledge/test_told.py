@@ -174,6 +174,9 @@ GARDEN = (
         ("Who is the manager?", "The manager is Joan Price."),
         ("What options are there for delivery?", None),
         ("What options do you have?", "We have roses and lavender."),
+        ("Have a nice evening.", None),
+        ("How are you doing today?", None),
+        ("Are you a bot?", None),
     ],
 )  # fmt: skip
 def test_what_stands_beside_the_answer_is_not_taken_for_it(asked: str, said: str | None) -> None:
