@@ -123,6 +123,11 @@ class ReplyStatus:
     def ends_soon(self) -> bool:
         return self.remaining_ms is not None and self.remaining_ms < REPLY_ENDS_SOON_MS
 
+    @property
+    def is_new(self) -> bool:
+        """Whether a caller who goes on now has not finished the turn it answers."""
+        return self.answers is not None and self.heard_ms <= 1000.0 * RETRACT_S
+
     def is_fresh(self, onset_s: float) -> bool:
         """Whether the caller went on with the turn it answers, from `onset_s`, at once."""
         age_s = onset_s - self.released_s if self.released_s is not None else 0.0
@@ -404,6 +409,10 @@ class TurnTaking:
             yield Step.PAUSE  # the caller may go on
             return
         if not is_allowed:
+            return
+        if sound.sign == "back":
+            if status.reply is not None and status.reply.is_new and not self._judge.hears_itself:
+                yield Step.PAUSE  # the same of a turn that has just ended
             return
         verdict = self._judge.suspect(sound.lasting_ms, sound.sign)
         yield from PLAYOUT_FOR[verdict] if verdict is not None else (Step.REDUCE_LEAD,)

@@ -68,13 +68,14 @@ class ListenEvent(msgspec.Struct, frozen=True):
 
 # Why a sound may be speech: it is louder than the room; and the voice detector does not rule a
 # voice out; or takes one window of it for one.
-Sign = Literal["risen", "likely", "loud"]
+Sign = Literal["back", "risen", "likely", "loud"]
 
 
 class SoundHeard(ListenEvent, frozen=True):
     """A sound of which speech may come.
 
-    lasting_ms: how long it has lasted by its loudness; 0 where that cannot tell.
+    lasting_ms: how long it has lasted by its loudness; 0 where that cannot tell. sign: why it may
+    be; "back": the caller, whose turn is nearly over or has just ended, may go on.
     """
 
     lasting_ms: float

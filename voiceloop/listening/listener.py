@@ -203,17 +203,19 @@ class Listener:
                 found += self._observe(end_ms, window.probability)
         if self._segment is None:
             found += self._tell(self._onset.observe_level(), self.now_ms)
-        elif self._segment.is_paused:
+            found += self._doubt()
+        elif self._segment.is_paused and self._early.start is not None:
             found += self._doubt()
         return found
 
     def _doubt(self) -> list[ListenEvent]:
-        """A sound over an answer that has begun early may be the caller, who goes on: the answer
+        """A sound over an answer that has just begun may be the caller, who goes on: the answer
         pauses until the detector has said, which takes it some 100 ms more than the loudness.
         """
         match self._early.doubt(self.now_ms, self._onset.may_be_back_ms):
             case True:
-                return [SoundHeard(self._onset.lasting_ms(), "risen")]
+                self._stalls.is_awaited.set()
+                return [SoundHeard(self._onset.lasting_ms(), "back")]
             case False:
                 return [SoundLost()]
         return []
@@ -268,6 +270,7 @@ class Listener:
         onset_ms = end_ms - ONSET_MS
         segment = self._segment = SpeechSegment(onset_ms, self._audio.arrival_s(onset_ms), end_ms)
         self._endpointing.reset()
+        self._early.end_doubt()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
         segment.led_in_ms = self._onset.led_in_ms(self.now_ms - onset_ms)
@@ -404,7 +407,7 @@ class Listener:
             turn = self._finalize(segment, decided_s)
             turn.record.mark(Mark.FIRST_LOW_FRAME, segment.first_low_s)
         self._endpointing.end_turn()
-        self._early.end_turn(segment.hypothesis)
+        self._early.end_turn(segment.hypothesis, self.now_ms)
         self._close_segment()
         return found
 
@@ -507,8 +510,9 @@ class Listener:
         segment = self._segment
         if segment is None:
             was_heard = self._onset.forget()
+            was_doubted = self._early.end_doubt()
             self._close_segment()
-            if was_heard:
+            if was_heard or was_doubted:
                 self._deliver([SoundLost()])
             return
         if not segment.is_paused:

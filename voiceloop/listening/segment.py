@@ -331,6 +331,9 @@ class SpeechSegment:
 # TAKEN_BACK_MS of `release`, the whole time in which an answer counts as never said: in the rest of
 # it the turn is over, the words are out, and the answer is retracted as any fresh one.
 EARLY_MS = 250.0
+# So long after a turn a sound may pause the answer to it, which has been heard for TAKEN_BACK_MS by
+# then, unless it came late. Chosen.
+DOUBTED_MS = 1000.0
 # Sounds over such an answer that paused it, and no voice came of them: after so many it is the
 # room, or the loudspeaker, that is heard. Chosen.
 MOST_DOUBTS_IN_VAIN = 2
@@ -356,13 +359,14 @@ class EarlyStarts:
         self._n_in_vain = 0
         self._n_doubts_in_vain = 0
         self._doubted_ms: float | None = None  # since when a sound pauses the answer
+        self._fresh_until_ms = 0.0  # the answer to the turn that has ended
         self._start: EarlyStart | None = None
         self.reset()
 
     def reset(self) -> None:
         """The open turn is over, or was none."""
         self._was_offered = False
-        self._start = self._taken_back = self._doubted_ms = None
+        self._start = self._taken_back = None
 
     def offer(self) -> bool:
         """Whether an answer may begin now that the end is likely; once a turn."""
@@ -385,13 +389,13 @@ class EarlyStarts:
         return None if self._start is None else self._start.from_ms + EARLY_MS - now_ms
 
     def doubt(self, now_ms: float, longest_ms: float) -> bool | None:
-        """Whether a sound over the answer begins to pause it (True) or no longer does (False).
+        """Whether a sound over a fresh answer begins to pause it (True) or no longer does (False).
 
         longest_ms: for how long a sound that has just begun may be the caller's; 0 where none has.
         """
         if self._doubted_ms is None:
-            begins = self._start is not None and longest_ms > 0.0
-            if not begins or self._n_doubts_in_vain >= MOST_DOUBTS_IN_VAIN:
+            is_fresh = self._start is not None or now_ms < self._fresh_until_ms
+            if not is_fresh or longest_ms == 0.0 or self._n_doubts_in_vain >= MOST_DOUBTS_IN_VAIN:
                 return None
             self._doubted_ms = now_ms
             return True
@@ -401,11 +405,18 @@ class EarlyStarts:
         self._n_doubts_in_vain += 1
         return False
 
+    def end_doubt(self) -> bool:
+        """Take in that speech has begun, or that no sound comes any more; whether one paused it."""
+        was_doubted, self._doubted_ms = self._doubted_ms is not None, None
+        return was_doubted
+
     def take_back(self) -> None:
         self._start, self._taken_back, self._doubted_ms = None, self._start, None
 
-    def end_turn(self, words: tuple[str, ...]) -> None:
+    def end_turn(self, words: tuple[str, ...], now_ms: float) -> None:
         """The caller's turn is over, and these are all of its words."""
+        if self.is_enabled:
+            self._fresh_until_ms = now_ms + DOUBTED_MS
         if self._taken_back is not None and self._taken_back.words == words:
             self._n_in_vain += 1
         self.reset()

@@ -449,3 +449,30 @@ async def test_a_cut_that_can_be_taken_back_is_weighed_as_one(
     async with Caller(clock, backends()) as caller:
         await until_it_begins(caller)
     assert prices == {SOFT_PRICE}
+
+
+async def test_who_goes_on_behind_a_sure_end_is_heard_over_40_ms_of_the_answer_too(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Endpointing, "unsure_ms", lambda self, end: 0.0)
+    async with Caller(clock, backends()) as caller:
+        await until_it_begins(caller)
+        await caller.wait_quietly(120)
+        onset_s = clock()
+        await caller.say(600)
+        last_s = max(r.at_s for r in caller.of(AUDIO))
+        await caller.listen_until(DONE, count=2)
+        assert caller.statuses() == ["cancelled", "completed"]
+    assert last_s - onset_s <= 0.04
+
+
+async def test_a_client_that_stops_sending_within_a_sound_hears_the_whole_answer(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Endpointing, "unsure_ms", lambda self, end: 0.0)
+    async with Caller(clock, backends()) as caller:
+        await until_it_begins(caller)
+        await caller.wait_quietly(120)
+        await caller.say(30)
+        await caller.wait_for(DONE)
+        assert caller.statuses() == ["completed"]

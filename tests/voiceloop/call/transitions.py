@@ -65,6 +65,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
     response = Protocol(SETTINGS).open_response()
     return {
         "SoundHeard": [
+            ("the caller may go on", heard.SoundHeard(20.0, "back")),
             ("for 200 ms, louder than the room", heard.SoundHeard(200.0, "risen")),
             ("for 200 ms, perhaps a voice", heard.SoundHeard(200.0, "likely")),
             ("for 32 ms", heard.SoundHeard(32.0)),
