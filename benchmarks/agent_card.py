@@ -152,7 +152,10 @@ def main() -> int:
     command.switch("--quick", "a fifth of the cases")
     command.count("--seed", 7, "draws the cases")
     chosen = command.parse()
-    figures, evaluation = asyncio.run(measure(chosen.quote, chosen.quick, chosen.seed))
+    try:
+        figures, evaluation = asyncio.run(measure(chosen.quote, chosen.quick, chosen.seed))
+    except FileNotFoundError as error:  # no dialogues
+        return command.without_results(str(error))
     bars = [
         Bar(one.name, 100 * one.value, 100 * one.bar, "%", at_least=not one.at_most)
         for one in figures

@@ -25,6 +25,7 @@ MAX_QUESTION_WORDS = 16  # a longer turn is a story, and the model's
 MAX_TOLD = 3  # values of a tool's result
 DONT_KNOW = "I'm sorry, I don't know that. What else can I do for you?"
 DONT_HAVE = "I'm sorry, as far as I know we don't have any. What else can I do for you?"
+LEAST_FACTS = 2  # a single one is no business: what else there is to know the model may
 MAX_LISTED = 7  # things of a list that is read out
 
 PRICE = re.compile(
@@ -254,6 +255,7 @@ def quoted(
     if not (words := question_words(question)) or SUMS.search(question.lower()):
         return None
     told = told_by(instructions)
+    knows_all = knows_all and len(told.facts) >= LEAST_FACTS
     if "name" in words and "your" in words and told.name:
         return f"I'm {told.name}."
     wanted = frozenset(map(stem, (word for word in words if word not in EMPTY)))
@@ -279,7 +281,7 @@ def quoted(
         is_of_tools = 0 < len(wanted & of_tools) >= len(wanted & best.stems)
         return None if is_of_tools else best.text
     is_of_today = told.has_times and OF_TODAY.search(question.lower()) is not None
-    if is_of_today or not (knows_all and told.facts and is_unknown(words, wanted, known)):
+    if is_of_today or not (knows_all and is_unknown(words, wanted, known)):
         return None
     if any(one.is_list or HEADS_LIST.match(one.text) for one in told.facts):
         if IS_OFFERED.search(" ".join(words)):  # "what cakes do you have" is the model's

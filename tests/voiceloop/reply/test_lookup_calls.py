@@ -137,7 +137,7 @@ async def test_a_clients_tool_may_know_what_the_instructions_do_not(
     clock: Clock, tools: list[dict[str, object]], said: str
 ) -> None:
     backends, _ = models()
-    told = AgentConfig(instructions="We are in Kirk Street.", quote="always")
+    told = AgentConfig(instructions="We are in Kirk Street. We sell bells.", quote="always")
     async with Caller(clock, backends, told) as caller:
         caller.send("session.update", session={"type": "realtime", "tools": tools})
         caller.send("conversation.item.create", item=typed("How do I track it?"))
