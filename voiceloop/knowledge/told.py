@@ -445,15 +445,18 @@ def _of_payment(words: list[str], told: Told) -> str | None:
     return next((one for one in texts if IS_PAID.search(one) and PAYS_BY.search(one)), None)
 
 
-def line_of(result: str, asked: str = "") -> str | None:
+def line_of(result: str, asked: str = "", *, is_authors: bool = False) -> str | None:
     """A tool's result as it is said, where it is a text or a few of them by name; None: it is the
     model's to tell. asked: what the tool was asked for, which says of one value what it is of.
+    is_authors: the file's author has written it, an error too.
     """
     try:
         found = json.loads(result)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not 1 <= len(found) <= MAX_TOLD or "error" in found:
+    if not isinstance(found, dict) or not 1 <= len(found) <= MAX_TOLD:
+        return None
+    if "error" in found and not (is_authors and asked and len(found) == 1):
         return None
     if not all(isinstance(value, str | int | float) and str(value) for value in found.values()):
         return None

@@ -145,7 +145,10 @@ class Prepared:
         is_read = all(call.is_made and call.tool.side_effect_free for call in calls)
         if not self.quotes or not is_read or (by_large and self._agent.quote == "auto"):
             return None
-        lines = [line_of(each.text, _asked(each.call)) for each in calls]
+        lines = [
+            line_of(each.text, _asked(each.call), is_authors=bool(each.tool.known))
+            for each in calls
+        ]
         return FixedAnswer(" ".join(map(str, lines)), "quote") if all(lines) else None
 
     def _before(self, turn: str) -> str:

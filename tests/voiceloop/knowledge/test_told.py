@@ -285,6 +285,8 @@ def test_a_short_result_is_said_as_it_stands(result: str, line: str | None) -> N
 
 
 def test_one_value_is_said_with_what_it_was_asked_of() -> None:
+    error = '{"error": "not on the menu"}'
+    assert line_of(error, "soup", is_authors=True) == "Soup: not on the menu."
     assert line_of('{"price": "$90"}', "cleaning") == "Cleaning: $90."
     assert line_of('{"state": "ready"}', "4711") == "State: ready."
     assert line_of('{"price": "$90", "lasts": 30}', "cleaning") == "Price: $90. Lasts: 30."
