@@ -111,7 +111,7 @@ def _nearest(words: list[str], found: Sequence[Passage]) -> tuple[Sentence | Non
     near = []
     for one in every:
         hits = [bool(marks & (one.own | one.over)) for marks in wanted]
-        is_there = any(marks & one.own for marks in wanted) or _is_headed(words, one)
+        is_there = any(marks & one.own for marks in wanted) or _is_headed(words, one) > 0
         if is_there and sum(hits) >= LEAST_NEAR * len(wanted) and _is_of_kind(words, one):
             near.append(one)
     # The rarer a word among these sentences, the more it tells.
@@ -132,7 +132,9 @@ def _nearest(words: list[str], found: Sequence[Passage]) -> tuple[Sentence | Non
 
     most = max((telling_of(one)[0] for one in near), default=0.0)
     best = [one for one in near if telling_of(one)[0] == most]
-    headed = next((one for one in best if _is_headed(words, one)), None)
+    headed = max(best, key=lambda one: _is_headed(words, one), default=None)
+    if headed is not None and not _is_headed(words, headed):
+        headed = None
     return headed, max(best, key=telling_of, default=None)
 
 
@@ -152,11 +154,11 @@ def _is_of_kind(words: list[str], one: Sentence) -> bool:
     )
 
 
-def _is_headed(words: list[str], one: Sentence) -> bool:
-    """Whether its heading is the question, nearly: then what stands first there is the answer."""
+def _is_headed(words: list[str], one: Sentence) -> int:
+    """How much its heading is the question, nearly: then what stands first there is the answer."""
     headed = [stem(word) for word in words_of(one.heading)]
     n_asked = len(set(headed) & set(map(stem, words)))
-    return one.is_first and 1 < len(headed) <= 2 * n_asked
+    return n_asked if one.is_first and 1 < len(headed) <= 2 * n_asked else 0
 
 
 def _sentences_of(passage: Passage) -> list[Sentence]:

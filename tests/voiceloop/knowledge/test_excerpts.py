@@ -51,6 +51,13 @@ def test_of_sentences_alike_that_is_said_which_has_what_is_named_first() -> None
     assert said == "As a deposit we take 80 dollars."
 
 
+def test_of_headings_that_is_taken_which_has_more_of_the_question() -> None:
+    lost = passage("Call us at once and we block it.", "Museum cards > Lost cards")
+    bring = passage("Bring a passport for the card.", "Museum cards > How to get one")
+    asked = "How do I get a museum card?"
+    assert said_of(asked, (lost, bring), INSTRUCTIONS) == "Bring a passport for the card."
+
+
 def test_nothing_found_is_not_known_unless_the_instructions_have_a_word_of_it() -> None:
     assert said_of("Do you sell honey?", (), INSTRUCTIONS) == DONT_KNOW
     assert said_of("How old is the museum?", (), INSTRUCTIONS) is None
