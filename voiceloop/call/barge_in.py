@@ -344,12 +344,12 @@ SPREAD_DB, OUTLIERS = 2.3, 0.02
 # chair to the next room.
 ELSEWHERE_RANGE_DB = 23.0
 KEPT_TURNS = 4
-# A sound that was kept out and comes again so soon may be a caller who has turned away: it is
-# judged without its level. Chosen: who was not heard says it again within seconds. Over the agent
-# that holds for who was kept out by the level alone. In silence a caller awaits the answer before
-# that, while a television or people in the room go on within so long.
+# A sound that was kept out and comes again may be a caller who has turned away: its level does not
+# count. Over the agent that holds for who was kept out by the level alone. Chosen: who was not
+# heard says it again within seconds. In silence a caller awaits the answer first, while a
+# television or people in the room go on sooner; and some wait for as long as `ASKS_BACK_MS`.
 SECOND_TRY_MS = 6000.0
-ANSWER_AWAITED_MS = 1200.0
+ANSWER_AWAITED_MS, GIVES_UP_MS = 1200.0, 20_000.0
 
 
 class CallerLevel:
@@ -357,27 +357,32 @@ class CallerLevel:
 
     def __init__(self) -> None:
         self._levels: deque[float] = deque(maxlen=KEPT_TURNS)
-        self._kept_out_ms = -SECOND_TRY_MS
+        self._second_try_ms = 0.0, 0.0  # from when to when one may come
 
     def take(self, level_db: float | None, speech_ms: float, onset_ms: float) -> bool:
         """A turn of the caller's, and how long it lasted. Returns whether it is the second try of
         one that was kept out, and as soft: who speaks there is the caller from now on.
         """
-        if level_db is None or speech_ms < LEAST_TURN_MS:
+        if level_db is None:
             return False
-        is_again = self.is_second_try(onset_ms) and self._odds(level_db) <= SOFT_LOG_ODDS
+        is_soft = self._odds(level_db) <= SOFT_LOG_ODDS
+        is_again = is_soft and self.is_second_try(onset_ms)
+        if not is_soft:  # the caller has not turned away: who was kept out is somebody else
+            self._second_try_ms = 0.0, 0.0
+        if speech_ms < LEAST_TURN_MS:
+            return False
         self._levels.extend([level_db] * (ADOPTED_TURNS if is_again else 1))
         return is_again
 
-    def keep_out(self, end_ms: float) -> None:
-        """Words were not heeded because they were soft; what is said from then on is a second
-        try.
-        """
-        self._kept_out_ms = end_ms
+    def keep_out(self, end_ms: float, *, in_silence: bool) -> None:
+        """Words that end there were not heeded because they were soft. in_silence: the agent's."""
+        after_ms = (ANSWER_AWAITED_MS, GIVES_UP_MS) if in_silence else (0.0, SECOND_TRY_MS)
+        self._second_try_ms = end_ms + after_ms[0], end_ms + after_ms[1]
 
     def is_second_try(self, onset_ms: float) -> bool:
         """Whether a sound that begins there comes soon after one that was kept out."""
-        return 0.0 <= onset_ms - self._kept_out_ms < SECOND_TRY_MS
+        from_ms, until_ms = self._second_try_ms
+        return from_ms <= onset_ms < until_ms
 
     def log_odds(self, level_db: float | None, onset_ms: float) -> float:
         """Return what a sound's level says of whether it is the caller's, and never for it: natural

@@ -26,13 +26,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
-from voiceloop.call.barge_in import (
-    ANSWER_AWAITED_MS,
-    LEAST_TURN_MS,
-    RESUME_SILENCE_MS,
-    BargeInJudge,
-    CallerLevel,
-)
+from voiceloop.call.barge_in import LEAST_TURN_MS, RESUME_SILENCE_MS, BargeInJudge, CallerLevel
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.listening.release import TAKEN_BACK_MS
@@ -466,7 +460,7 @@ class TurnTaking:
         """
         in_silence = not status.agent_has_floor
         if in_silence or self._judge.is_kept_out_by_level:
-            self._level.keep_out(end_ms + (ANSWER_AWAITED_MS if in_silence else 0.0))
+            self._level.keep_out(end_ms, in_silence=in_silence)
             yield do.CountBargeIn("kept_out", activity.onset_arrival_s)
         if self.caller in HAS_FLOOR:
             yield do.CloseUserTurn(end_ms)
@@ -499,7 +493,7 @@ class TurnTaking:
             yield Step.REQUEST_WORDS
         elif verdict == "resume":
             if is_kept_out:
-                self._level.keep_out(activity.onset_ms + activity.speech_ms)
+                self._level.keep_out(activity.onset_ms + activity.speech_ms, in_silence=False)
                 yield do.CountBargeIn("kept_out", activity.onset_arrival_s)
             self._caller_stops()
             yield Step.DISCARD_SEGMENT

@@ -16,7 +16,6 @@ from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends
 from voiceloop.call.barge_in import (
     LEAST_TURN_MS,
-    SECOND_TRY_MS,
     CallerLevel,
     log_odds_of,
 )
@@ -58,12 +57,23 @@ def test_a_caller_who_has_stepped_back_is_known_anew_after_two_turns() -> None:
 
 def test_who_is_kept_out_is_heard_at_the_second_try() -> None:
     level = known(70.0, 70.0)
-    level.keep_out(10_000.0)
+    level.keep_out(10_000.0, in_silence=False)
     assert level.log_odds(50.0, 10_500.0) == 0.0
-    assert level.log_odds(50.0, 10_000.0 + SECOND_TRY_MS) < -3.5
-    assert not level.take(69.0, LEAST_TURN_MS, 10_500.0)  # the caller, as loud as ever
+    assert level.log_odds(50.0, 17_000.0) < -3.5
     assert level.take(50.0, LEAST_TURN_MS, 10_500.0)
     assert level.log_odds(50.0, 20_000.0) == 0.0  # adopted at once
+
+
+@pytest.mark.parametrize("speech_ms", [LEAST_TURN_MS, 300.0])
+def test_who_is_kept_out_before_the_caller_speaks_is_somebody_else(speech_ms: float) -> None:
+    level = known(70.0, 70.0)
+    level.keep_out(10_000.0, in_silence=True)
+    assert level.log_odds(50.0, 11_000.0) < -3.5  # nobody has waited for an answer
+    assert level.log_odds(50.0, 30_500.0) < -3.5
+    assert not level.take(50.0, 300.0, 11_500.0)  # a soft "yes"
+    assert level.log_odds(50.0, 29_000.0) == 0.0
+    assert not level.take(69.0, speech_ms, 11_500.0)  # the caller, as loud as ever
+    assert level.log_odds(50.0, 11_500.0) < -3.5
 
 
 @given(st.floats(-80.0, 80.0), st.floats(0.0, 40.0))
@@ -127,15 +137,16 @@ def far(ms: float, gain: float = FAR) -> NDArray[np.int16]:
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("waits_ms", [2000, 12_000])
 async def test_in_silence_who_is_across_the_room_is_answered_at_the_second_try(
-    clock: Callable[[], float],
+    clock: Callable[[], float], waits_ms: int
 ) -> None:
     """A caller who has turned away, or somebody who takes the telephone: adopted from then on."""
     async with Caller(clock, scripted("At seven.")) as caller:
         await known_caller(caller)
         await caller.listen_until("response.done", count=3)
         for n_turns in (3, 4, 5):
-            await caller.wait_quietly(2000)
+            await caller.wait_quietly(waits_ms)
             await caller.play(far(1500))
             await caller.wait_quietly(3000)
             assert len(caller.of("response.created")) == n_turns
@@ -164,6 +175,45 @@ async def test_in_silence_people_in_the_room_who_talk_on_are_not_answered(
             await caller.wait_quietly(900)
         await caller.wait_quietly(3000)
         assert (len(caller.of("response.created")) > 3) is is_answered
+
+
+@pytest.mark.virtual_time
+async def test_a_television_in_silence_does_not_stop_the_answer_that_follows(
+    clock: Callable[[], float],
+) -> None:
+    words = ["i want a latte please", "with oat milk please", "in the room tonight"]
+    recognizer = FakeRecognizer([*words, "tell me a story", words[-1]], ms_per_word=200)
+    backends = instant_backends(
+        recognizer=recognizer, language_model=FakeLanguageModel(["Yes.", "Yes.", LONG])
+    )
+    async with Caller(clock, backends) as caller:
+        for _ in range(2):
+            await caller.say(1200)
+            await caller.wait_quietly(4000)
+        await caller.play(far(1500))
+        await caller.wait_quietly(1600)
+        await caller.say(1200)
+        await caller.wait_quietly(3000)
+        await caller.play(far(1500))
+        await caller.wait_quietly(1500)
+        assert len(caller.of("response.created")) == 3
+        assert "cancelled" not in caller.statuses()
+
+
+@pytest.mark.virtual_time
+async def test_who_asks_for_the_answers_gets_the_words_of_soft_voices_too(
+    clock: Callable[[], float],
+) -> None:
+    async with Caller(clock, scripted("At seven.")) as caller:
+        await known_caller(caller)
+        await caller.listen_until("response.done", count=3)
+        detection = {"type": "semantic_vad", "create_response": False}
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+        caller.send("session.update", session=session)
+        await caller.wait_quietly(2000)
+        await caller.play(far(1500))
+        await caller.wait_quietly(3000)
+        assert len(caller.of("input_audio_buffer.committed")) == 4
 
 
 @pytest.mark.virtual_time

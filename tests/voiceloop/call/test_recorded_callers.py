@@ -109,7 +109,7 @@ def test_who_takes_the_telephone_over_is_adopted_within_two_turns(change: str) -
         if change == "another device":
             later = [over_u_law(turn.astype(np.int16)).astype(np.float64) for turn in later]
         assert all(kept_out(level, later[:1]))
-        level.keep_out(0.0)
+        level.keep_out(0.0, in_silence=False)
         assert level.log_odds(level_db(later[1]), 500.0) == 0.0  # the second try is heard
         assert level.take(level_db(later[1]), LEAST_TURN_MS, 500.0)  # and is the caller's
         out = list(kept_out(level, later[2:]))
