@@ -117,11 +117,6 @@ class ReplyStatus:
     def ends_soon(self) -> bool:
         return self.remaining_ms is not None and self.remaining_ms < REPLY_ENDS_SOON_MS
 
-    @property
-    def is_new(self) -> bool:
-        """Whether a caller who goes on now has not finished the turn it answers."""
-        return self.answers is not None and self.heard_ms <= 1000.0 * RETRACT_S
-
     def is_fresh(self, onset_s: float) -> bool:
         """Whether the caller went on with the turn it answers, from `onset_s`, at once."""
         age_s = onset_s - self.released_s if self.released_s is not None else 0.0
@@ -130,7 +125,7 @@ class ReplyStatus:
     @property
     def has_just_begun(self) -> bool:
         """Whether so little of it is heard that who speaks now had not finished."""
-        return self.answers is not None and 0.0 < self.heard_ms <= TAKEN_BACK_MS
+        return self.answers is not None and self.heard_ms <= TAKEN_BACK_MS
 
     def yields_to_voice(self, onset_s: float) -> bool:
         """Whether it gives way to a voice since `onset_s` before any word of it is known: what is
@@ -398,15 +393,12 @@ class TurnTaking:
         Where its sound has lasted long enough by itself, it is acted on now that it is noticed.
         """
         is_allowed = status.agent_has_floor and self._judge.options.is_allowed
-        is_fresh = is_allowed and status.reply is not None and status.reply.has_just_begun
-        if self.agent is Agent.EARLY or (is_fresh and not self._judge.hears_itself):
+        reply, goes_on = status.reply, sound.sign == "back"
+        is_fresh = reply is not None and reply.has_just_begun and (goes_on or reply.heard_ms > 0.0)
+        if self.agent is Agent.EARLY or (is_allowed and is_fresh and not self._judge.hears_itself):
             yield Step.PAUSE  # the caller may go on
             return
-        if not is_allowed:
-            return
-        if sound.sign == "back":
-            if status.reply is not None and status.reply.is_new and not self._judge.hears_itself:
-                yield Step.PAUSE  # the same of a turn that has just ended
+        if not is_allowed or goes_on:
             return
         verdict = self._judge.suspect(sound.lasting_ms, sound.sign)
         yield from PLAYOUT_FOR[verdict] if verdict is not None else (Step.REDUCE_LEAD,)
