@@ -29,6 +29,7 @@ FEW = 8
 # A folder of fewer passages is ranked as if it had so many: in one of five BM25 takes a word that
 # three hold, as all of a file do what its name says, for none.
 LEAST_ROWS = 64
+NOBODYS = "\ue000"  # their only word: for private use, so that no text holds it
 # The closed classes of English, as callers use them: in a small folder they can be as rare as a
 # noun. Nothing is lost where a passage is about one of them: its other words find it.
 FUNCTION_WORDS = {
@@ -103,7 +104,7 @@ class KnowledgeIndex:
         rows = [self._row(rowid, passage) for rowid, passage in enumerate(self.passages)]
         if 0 < len(rows) < LEAST_ROWS:  # with others as long as these, for length counts too
             n_words = sum(len(" ".join(texts).split()) for _, *texts in rows) // len(rows)
-            fill = "fill " * n_words
+            fill = f"{NOBODYS} " * n_words
             rows += [(rowid, "", fill, "") for rowid in range(len(rows), LEAST_ROWS)]
         self._connection.executemany(
             "INSERT INTO passage(rowid, heading, text, sounds) VALUES (?, ?, ?, ?)", rows

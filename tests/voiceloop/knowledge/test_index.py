@@ -99,6 +99,8 @@ def test_of_a_small_folder_a_word_is_found_that_names_its_file() -> None:
     index = KnowledgeIndex([*small, Passage(3, "rent.md", "Rental", "30 dollars a day.")])
     assert "Warranty" in [hit.passage.heading for hit in index.find("how long is the warranty")]
     assert index.find("hello there") == () == index.find("fill it")
+    fillings = KnowledgeIndex([*small, Passage(3, "rent.md", "Fillings", "90 dollars a filling.")])
+    assert fillings.find("how much is a filling")[0].passage.heading == "Fillings"
 
 
 def test_marks_and_other_scripts_are_found_as_they_are_written() -> None:
