@@ -203,16 +203,16 @@ class Listener:
                 found += self._observe(end_ms, window.probability)
         if self._segment is None:
             found += self._tell(self._onset.observe_level(), self.now_ms)
-            found += self._doubt()
+            found += self._doubt(self._onset.may_speak_ms)
         elif self._segment.is_paused and self._early.start is not None:
-            found += self._doubt()
+            found += self._doubt(self._onset.may_be_back_ms)
         return found
 
-    def _doubt(self) -> list[ListenEvent]:
+    def _doubt(self, longest_ms: float) -> list[ListenEvent]:
         """A sound over an answer that has just begun may be the caller, who goes on: the answer
         pauses until the detector has said, which takes it some 100 ms more than the loudness.
         """
-        match self._early.doubt(self.now_ms, self._onset.may_be_back_ms):
+        match self._early.doubt(self.now_ms, longest_ms):
             case True:
                 self._stalls.is_awaited.set()
                 return [SoundHeard(self._onset.lasting_ms(), "back")]

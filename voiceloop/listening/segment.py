@@ -189,6 +189,12 @@ class Onset:
         is_risen = self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES
         return RETURN_MS if is_risen else 0.0
 
+    @property
+    def may_speak_ms(self) -> float:
+        """The same behind a turn, where the detector asks for ONSET_WINDOWS of a voice."""
+        is_likely = self._n_loud > 0 or self.may_be_back_ms > RETURN_MS
+        return LIKELY_RETURN_MS + ONSET_MS if is_likely else self.may_be_back_ms
+
     def _end_rise(self, rise: Rise) -> Heard:
         """No speech came of the sound."""
         was_trusted, self._rise = self._is_trusted, rise
