@@ -12,6 +12,7 @@ from engine.reply import Reply
 from engine.sequence import common_prefix
 from engine.text.tool_calls import MalformedToolCall, ParsedCall
 from engine.types import (
+    BLOCK_TOKENS,
     Done,
     Event,
     InvalidRequest,
@@ -112,6 +113,49 @@ def test_words_whose_end_is_read_are_told_of_with_it_though_the_reply_to_them_co
         branch.stage(words.open)
     (told,) = only(drain(engine), Staged)
     assert told.p_end_of_turn is not None
+
+
+def test_words_whose_end_is_read_have_a_step_of_their_own_before_the_reply_to_them(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    drain(engine)
+    branch.stage(turn.open)
+    branch.begin_preemptive(turn.tail, GREEDY)
+    (told,) = only(engine.step(), Staged)
+    assert told.p_end_of_turn is not None
+
+
+def test_of_a_prompt_that_ends_the_words_otherwise_no_more_is_kept_than_they_share(
+    make_engine: MakeEngine,
+) -> None:
+    engine, again = make_engine(), make_engine()
+    branch = engine.branch("b", reads_end=False)
+    branch.stage([5, 6, 7])
+    branch.begin_preemptive([9, 8], GREEDY, n_cut=1)  # a token that joins the last and the tail
+    engine.step()
+    branch.stage([5, 6, 7, 4])
+    assert branch.sequence.n_resident == 2
+    for one in (engine, again):
+        drain(one)
+    other = again.branch("b")
+    for one in (branch, other):
+        one.commit([5, 6, 7, 4, 8], GREEDY)
+    assert reply_of(drain(engine)) == reply_of(drain(again))
+
+
+def test_a_history_is_computed_for_others_too_before_a_reply_made_ahead_takes_words_along(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history, reads_end=False)
+    branch.stage(turn.open)
+    branch.begin_preemptive(turn.tail, GREEDY)
+    engine.step()
+    assert engine.metrics()["kv_blocks_shared"] == len(turn.history) // BLOCK_TOKENS > 0
 
 
 def test_words_that_nobody_reads_are_computed_in_one_step_with_the_prompt_of_the_reply_to_them(

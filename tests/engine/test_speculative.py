@@ -617,11 +617,32 @@ def test_the_step_of_a_prompt_verifies_how_its_reply_made_ahead_begins(
     assert branch.sequence.tokens[3:] == expected
 
 
-def test_a_reply_is_taken_to_begin_as_the_agents_last_turn() -> None:
+def test_a_guess_that_no_step_verified_is_not_taken_for_what_was_made_ahead(
+    make_engine: MakeEngine,
+) -> None:
+    engine, oracle = make_engine(), Oracle([5], range(13))
+    oracle.opening = lambda prompt: [8, 8]  # type: ignore[method-assign]
+    draft_always(engine, 3, [oracle])
+    branch = engine.branch("b", reads_end=False)
+    branch.stage([5, 6])
+    branch.begin_preemptive([7], SamplingParams(max_tokens=9))
+    engine.step(lambda: True)
+    assert engine.metrics()["abandoned_steps"] == 1
+    assert branch.preemptive is not None and branch.preemptive.reply.proposals == []
+
+
+def test_a_reply_is_taken_to_begin_as_the_agents_last_turn(make_engine: MakeEngine) -> None:
     tail = [1, 2, 3, 4]
     said = [5, *tail, 20, 21, 22, 23, 24, 6, 7, *tail]
     assert NgramDrafter().opening(said) == [20, 21, 22, 23]
     assert NgramDrafter().opening(said[1 + len(tail) :]) == []
+    engine = make_engine()
+    draft_always(engine, 3, [NgramDrafter()])
+    for of_last_attempt, max_tokens, expected in (([], 9, 4), ([], 3, 2), ([8], 9, 1)):
+        reply = engine.new_reply(len(said), SamplingParams(max_tokens=max_tokens))
+        reply.proposals = of_last_attempt  # goes before any guess
+        engine.speculation.guess_opening(reply, said)
+        assert len(reply.proposals) == expected
 
 
 @pytest.mark.parametrize("errors", [[], [2, 7]])
