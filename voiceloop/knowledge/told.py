@@ -284,7 +284,8 @@ def quoted(
     if is_of_today or not (knows_all and is_unknown(words, wanted, known)):
         return None
     if any(one.is_list or HEADS_LIST.match(one.text) for one in told.facts):
-        if IS_OFFERED.search(" ".join(words)):  # "what cakes do you have" is the model's
+        is_sold = not wanted & STEMS_OF_HOUSE
+        if is_sold and IS_OFFERED.search(" ".join(words)):  # "what cakes do you have": the model's
             return DONT_HAVE if words[0] in DOUBTS else None
     return DONT_KNOW
 
@@ -468,3 +469,5 @@ def line_of(result: str, asked: str = "", *, is_authors: bool = False) -> str | 
 
 STEMS_ASIDE, STEMS_OF_COST = frozenset(map(stem, ASIDE)), frozenset(map(stem, COST))
 STEMS_OF_OFFERS = frozenset(map(stem, OFFERS))
+# Not of what is sold, whose list tells of what else there is.
+STEMS_OF_HOUSE = stems_of("access wheelchair ramp lift elevator toilet restroom bathroom wifi")

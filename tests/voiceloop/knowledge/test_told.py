@@ -183,8 +183,9 @@ def test_what_stands_beside_the_answer_is_not_taken_for_it(asked: str, said: str
     assert quoted(asked, GARDEN) == said
 
 
-def test_nobody_is_told_that_there_are_no_nuts() -> None:
+def test_nobody_is_told_that_there_are_no_nuts_and_no_ramp() -> None:
     assert quoted("Are there any nuts?", SHOP) == DONT_KNOW
+    assert quoted("Do you have wheelchair access?", SHOP) == DONT_KNOW
 
 
 SWEEPS = (
