@@ -89,7 +89,7 @@ def _compared(
 
 def _fit_beside(config: Config) -> bool:
     """Whether two sets of these models leave each other the processor: one waits for itself."""
-    is_small = with_preset(config)[0].preset == EMBEDDED.name and config.llm_model is None
+    is_small = with_preset(config)[0].preset == EMBEDDED.name and not config.llm_model
     return is_small and (os.cpu_count() or 1) >= AT_ONCE and may_skip(config)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.operation import RecordingSettings
 from voiceloop.recording.recorder import Recorder
-from voiceloop.replay import player
+from voiceloop.replay import command, player
 from voiceloop.replay.clock import SkippingLoop
 from voiceloop.replay.command import read_all
 from voiceloop.replay.compare import Comparison, compare
@@ -118,6 +119,25 @@ def test_a_call_played_again_is_the_same_and_its_tools_answer_as_they_did(
     notes = json.loads(again.read_text())
     assert [one["output"] for one in notes["results"]] == ["table 7"]
     assert "It is booked." in json.dumps(notes["turns"])
+
+
+def test_two_players_share_the_calls_which_are_told_of_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake(config: Config, out: Path, is_aa: bool, calls: Any) -> tuple[list[Any], float]:
+        return [((call, "first"), (call, "second")) for call in calls], float(len(calls))
+
+    monkeypatch.setattr(command, "_played", fake)
+    monkeypatch.setattr(command, "ProcessPoolExecutor", lambda n, _: ThreadPoolExecutor(n))
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 2)
+    for config, expected_s in (
+        (Config(preset="embedded"), 3.0),
+        (Config(preset="embedded", stt_url=("http://127.0.0.1:9/v1",)), 5.0),
+    ):
+        calls: Any = "abcde"
+        comparison, took_s = command._compared(config, calls, tmp_path, is_aa=False)
+        assert took_s == expected_s  # of the longer share
+        assert comparison.pairs == tuple((one, n) for one in calls for n in ("first", "second"))
 
 
 async def test_a_tool_of_the_server_acts_no_more_and_says_what_it_said() -> None:
