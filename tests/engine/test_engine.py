@@ -115,17 +115,21 @@ def test_words_whose_end_is_read_are_told_of_with_it_though_the_reply_to_them_co
     assert told.p_end_of_turn is not None
 
 
+@pytest.mark.parametrize("share_steps", [False, True])
 def test_words_whose_end_is_read_have_a_step_of_their_own_before_the_reply_to_them(
-    make_engine: MakeEngine,
+    make_engine: MakeEngine, share_steps: bool
 ) -> None:
-    engine = make_engine()
+    engine = make_engine(share_steps=share_steps)
     turn = Turn(engine, "good morning")
     branch = engine.branch("b", turn.history)
     drain(engine)
     branch.stage(turn.open)
     branch.begin_preemptive(turn.tail, GREEDY)
-    (told,) = only(engine.step(), Staged)
-    assert told.p_end_of_turn is not None
+    (told,) = engine.step()
+    assert isinstance(told, Staged) and told.p_end_of_turn is not None
+    n_rows = engine.metrics()["rows"]
+    engine.step()
+    assert engine.metrics()["rows"] - n_rows == len(turn.tail)  # no word is computed twice
 
 
 def test_of_a_prompt_that_ends_the_words_otherwise_no_more_is_kept_than_they_share(

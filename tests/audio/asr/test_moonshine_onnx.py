@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from audio.asr.local_agreement import HypothesisWord
+from audio.asr.moonshine import decoder as decoder_module
 from audio.asr.moonshine import onnx_network
 from audio.asr.moonshine.decoder import MoonshineDecoder
 from audio.asr.moonshine.onnx_network import (
@@ -286,6 +287,16 @@ def test_a_reader_that_is_asked_again_reads_the_words_of_the_same_sound(folder, 
     reader.forget("one")  # its call is over
     reader.decode([two, one])
     assert len(encoded) == 4 + 2 + 1
+    for stream_id in ("", "one", "two"):
+        reader.forget(stream_id)
+    monkeypatch.setattr(decoder_module, "KEPT_SOUNDS", 2)
+    three = replace(paused, stream_id="three")
+    reader.decode([one, two, one, three])  # the longest unused makes room
+    n_encoded = len(encoded)
+    reader.decode([one, three])
+    assert len(encoded) == n_encoded
+    reader.decode([two])
+    assert len(encoded) == n_encoded + 1
 
 
 def test_the_head_of_sounds_over_the_agent_reads_the_same_rows_at_the_beginning_alone(

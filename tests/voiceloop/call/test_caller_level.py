@@ -178,6 +178,25 @@ async def test_in_silence_people_in_the_room_who_talk_on_are_not_answered(
 
 
 @pytest.mark.virtual_time
+async def test_whoever_stops_the_agent_by_a_word_is_answered_however_soft(
+    clock: Callable[[], float],
+) -> None:
+    words = ["i want a latte please", "with oat milk please", "stop i want some tea now"]
+    backends = instant_backends(
+        recognizer=FakeRecognizer(words, ms_per_word=200),
+        language_model=FakeLanguageModel(["Yes.", LONG, "Tea."]),
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(1200)
+        await caller.wait_quietly(4000)
+        await caller.say(1200)
+        await caller.wait_quietly(3000)
+        await caller.play(far(1800))
+        await caller.wait_quietly(3000)
+        assert caller.statuses() == ["completed", "cancelled", "completed"]
+
+
+@pytest.mark.virtual_time
 async def test_a_television_in_silence_does_not_stop_the_answer_that_follows(
     clock: Callable[[], float],
 ) -> None:

@@ -174,6 +174,7 @@ GARDEN = (
         ("Who is the manager?", "The manager is Joan Price."),
         ("What options are there for delivery?", None),
         ("What options do you have?", "We have roses and lavender."),
+        ("When did you open?", None),
         ("Have a nice evening.", None),
         ("How are you doing today?", None),
         ("Are you a bot?", None),
@@ -181,6 +182,13 @@ GARDEN = (
 )  # fmt: skip
 def test_what_stands_beside_the_answer_is_not_taken_for_it(asked: str, said: str | None) -> None:
     assert quoted(asked, GARDEN) == said
+
+
+def test_of_a_long_list_seven_are_named() -> None:
+    things = "tea cake soup rolls pie milk plums eggs rice".split()
+    menu = ", ".join(f"{thing} - ${price}" for price, thing in enumerate(things, 1))
+    said = quoted("What do you have?", f"You answer for a stall. Menu: {menu}.")
+    assert said == "We have tea, cake, soup, rolls, pie, milk, plums and more."
 
 
 def test_nobody_is_told_that_there_are_no_nuts_and_no_ramp() -> None:

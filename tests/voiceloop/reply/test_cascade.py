@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -86,6 +87,10 @@ async def test_a_rule_of_the_agent_goes_before_the_effort(clock: Clock) -> None:
         caller.send("conversation.item.create", item={**item, "content": said})
         await answered(caller, reasoning={"effort": "high"})
         assert await speakers(caller) == [(MAIN_MODEL, "route 1")]
+        saved = replace(rule, model="large")
+        caller.session.take_agent(replace(agent, route=(saved,)))  # as `--reload` does
+        await answered(caller, 2, reasoning={"effort": "low"})
+        assert await speakers(caller, 2) == [("big", "route 1")]
 
 
 @pytest.mark.parametrize(
@@ -111,10 +116,15 @@ async def test_what_the_author_wrote_is_said_where_the_small_model_would_garble_
 
 
 @pytest.mark.parametrize(
-    ("effort", "said"), [("low", "Bell: $4."), ("medium", "A bell is four dollars.")]
+    ("effort", "quote", "said"),
+    [
+        ("low", "auto", "Bell: $4."),
+        ("medium", "auto", "A bell is four dollars."),
+        ("medium", "always", "Bell: $4."),
+    ],
 )
 async def test_the_large_model_tells_what_came_of_its_own_calls_itself(
-    clock: Clock, effort: str, said: str
+    clock: Clock, effort: str, quote: Literal["auto", "always"], said: str
 ) -> None:
     calls = calls_first("get_price", '{"item": "bell"}', then="A bell is four dollars.")
     price = AgentTool(
@@ -125,7 +135,7 @@ async def test_the_large_model_tells_what_came_of_its_own_calls_itself(
         cascade(FakeLanguageModel(calls), FakeLanguageModel(calls)),
         known=lambda: Capabilities(made_for="another agent"),
     )
-    config = AgentConfig("You are Tom.", waiting=QUIET, tools=(price,))
+    config = AgentConfig("You are Tom.", waiting=QUIET, tools=(price,), quote=quote)
     async with Caller(clock, backends, config) as caller:
         caller.send("conversation.item.create", item=typed("I want one."))
         caller.send("response.create", response={"reasoning": {"effort": effort}})
