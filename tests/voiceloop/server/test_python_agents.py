@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -397,6 +398,20 @@ async def test_a_class_that_on_call_does_not_make_in_time_is_made_anew(
         await of.run("on_call", {}, caller)
     told = await of.runs("opening_hours")("k", {"day": "monday"}, caller)
     assert json.loads(told)["asked"] == 1
+    await of.close()
+
+
+async def test_a_class_whose_process_has_just_died_is_started_anew(tmp_path: Path) -> None:
+    load_agent(written(tmp_path, DESK))
+    of = AgentClass("desk:Desk", str(tmp_path), has_network=False)
+    await of.start()
+    dead, orders = of._process, of._orders
+    assert dead is not None
+    os.kill(dead.pid, signal.SIGKILL)
+    assert select.select([orders], [], [], 5.0)[0]  # nobody has told the loop
+    assert dead.returncode is None
+    await of.start()
+    assert of._process is not dead
     await of.close()
 
 
