@@ -77,6 +77,8 @@ def test_who_says_more_than_that_is_answered(said: str) -> None:
         ("leave it at the door", False, False),
         ("mom i'm talking to somebody", True, True),
         ("honey come here", True, False),
+        ("mom i'm coming", True, False),
+        ("mom is ill", False, False),
         ("the appointment is for my dad", False, False),
         ("dad needs an appointment", False, False),
         ("no extra honey", False, False),
@@ -130,6 +132,7 @@ def test_an_aside_over_the_agent_gives_the_floor_back(
         ("fr", "j'arrive maman", True, True),
         ("fr", "j'arrive pas à payer", False, False),
         ("it", "un momento", False, False),  # nobody knows its words
+        ("", "i'm on the phone", True, True),
     ],
 )
 def test_hold_words_and_asides_are_known_in_three_languages_more(
