@@ -368,6 +368,23 @@ async def test_half_a_voice_keeps_a_turn_open_for_four_windows_at_most(clock: Cl
     assert silence_ms == pytest.approx(300 + LIKELY_RETURN_MS, abs=1)
 
 
+async def test_half_a_voice_pauses_a_fresh_answer_for_as_long_as_a_voice_takes_to_begin(
+    clock: Clock,
+) -> None:
+    async with listening(clock) as bench:
+        bench.listener._early.is_enabled = True
+        bench.listener._vad = vad = DoubtfulVad()
+        await bench.say(500)
+        await bench.be_quiet(500)
+        assert len(bench.told.turns) == 1 and not bench.told.n_risen
+        n_lost = bench.told.sounds.count(None)
+        vad.n_doubtful = 100
+        await bench.play(tone(180, 24_000, 300.0))  # by the rule of an open turn lost after 128
+        assert bench.told.n_risen and bench.told.sounds.count(None) == n_lost
+        await bench.play(tone(80, 24_000, 300.0))
+        assert bench.told.sounds.count(None) == n_lost + 1
+
+
 async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:
     settings = SessionSettings(turn_detection=SemanticVad())
     recognizer = FakeRecognizer(["a latte and", "what time do you close"], ms_per_word=250)
