@@ -24,7 +24,7 @@ from ...frames import RECOGNIZER_HZ, Samples
 from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 from .digits import NATIONAL_PREFIX, PHONE_DIGITS, DigitReader, ReadNumber, log_softmax
 from .network import MoonshineNetwork
-from .vocabulary import END, START, MoonshineVocabulary, PhraseHints
+from .vocabulary import END, START, WORD_MARK, MoonshineVocabulary, PhraseHints
 
 # Words beside the window's end: full attention to a cut word spoils the word before it too (16
 # errors in a hundred words of accented read clips with one held back, 13 with two).
@@ -290,7 +290,8 @@ class MoonshineDecoder:
 
     def _read_hints(self, phrases: tuple[str, ...]) -> PhraseHints:
         written = (text for phrase in phrases for text in (phrase, phrase.capitalize()))
-        return PhraseHints(filter(None, map(self._vocabulary.encode, written)))
+        encoded = filter(None, map(self._vocabulary.encode, written))
+        return PhraseHints(encoded, space=self._vocabulary.piece(WORD_MARK))
 
 
 def _repeats(tokens: Sequence[int], length: int, n_times: int) -> bool:

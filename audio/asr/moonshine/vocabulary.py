@@ -151,7 +151,10 @@ class PhraseHints:
     phrase that was not said is not heard; within a phrase more than for its beginning.
     """
 
-    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+    def __init__(self, sequences: Iterable[Sequence[int]], space: Sequence[int] = ()) -> None:
+        """space: pieces that are no more than the space before a word. They begin what is not the
+        phrase too (each figure: "iced tea" made nothing of "zero one"), so none is pushed.
+        """
         self._root: _Node = {}
         self._longest = 0
         for sequence in sequences:
@@ -159,12 +162,13 @@ class PhraseHints:
             for token in sequence:
                 node = node.setdefault(token, {})
             self._longest = max(self._longest, len(sequence))
+        self._beginnings = [token for token in self._root if token not in space]
 
     def push(self, scores: NDArray[np.float32], said: Sequence[int]) -> None:
         """Raise in place the scores (one a token) of what goes on with or begins a phrase."""
         if not self._root:
             return
-        pushes = dict.fromkeys(self._root, BEGIN_PUSH)
+        pushes = dict.fromkeys(self._beginnings, BEGIN_PUSH)
         for n_said in range(1, min(self._longest, len(said) + 1)):
             node: _Node | None = self._root
             for token in said[-n_said:]:

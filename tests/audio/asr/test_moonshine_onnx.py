@@ -385,6 +385,16 @@ def test_a_phrase_to_expect_wins_over_its_rival_alone(decode):
     assert texts(decode([TWO, distant], hints=["lattes"])[0]) == ["two", "letters"]
 
 
+def test_a_space_that_begins_a_phrase_is_not_pushed_and_what_follows_it_is():
+    hints = PhraseHints([(7, 8), (6, 9)], space=(6,))
+    scores = np.zeros(10, np.float32)
+    hints.push(scores, [])
+    assert scores[7] > scores[6] == scores[9] == 0.0
+    scores[:] = 0.0
+    hints.push(scores, [6])
+    assert scores[9] > scores[7] > scores[6] == 0.0
+
+
 def test_words_are_lower_case_without_marks_and_a_hyphen_parts_them(folder):
     vocabulary = MoonshineVocabulary(folder)
     spelled = "\u2581two - m , \u2581lattes . \u2581p . m .".split()
